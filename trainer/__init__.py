@@ -1,0 +1,1 @@
+"""A reference Decoupled DiLoCo trainer: the system under test. It knows nothing of chaos."""
