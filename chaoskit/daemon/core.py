@@ -1,0 +1,350 @@
+"""The daemon: starts the target, waits for the steady state, injects by schedule, heals, and stops everything.
+
+    preflight ─▶ steady ─▶ chaos ─▶ heal ─▶ stop
+        │           │         │        │
+        └───────────┴─────────┴────────┴──▶ whatever ends a phase early also ends in undo-all and stop
+
+It is started by the guardian (`python -m chaoskit.daemon.core RUN --life-fd N --heartbeat-fd N --guardian-fd N`), owns
+every role and the proxy, and writes journal and ledger. It decides nothing by itself: what is due comes from `schedule`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import chaoskit
+from chaoskit.daemon.control import ControlServer
+from chaoskit.daemon.injector import Injector
+from chaoskit.daemon.ledger import Ledger
+from chaoskit.daemon.spec import RunSpec, read_spec
+from chaoskit.errors import ChaoskitError
+from chaoskit.faults import Exit
+from chaoskit.journal import FORMAT, AppendLog
+from chaoskit.plan import Plan, Target
+from chaoskit.schedule import Injection, Moment, allowed, due, injections
+from chaoskit.world import RealWorld
+from chaoskit.world.process import RoleProcess, process_stat
+
+TICK_S = 0.005
+HEARTBEAT_INTERVAL_S = 0.25
+PROXY_CHECK_INTERVAL_S = 0.1
+GATE_DEADLINE_S = 90.0
+"""How long the target may take until every role is up and the steady state has held."""
+TARGET_END_DEADLINE_S = 20.0
+"""How long the other roles may take to end after the role that completes the run has ended."""
+
+
+class RunEndedError(Exception):
+    """The run ends now, before its plan is through. `outcome` is what the journal's `end` record says."""
+
+    def __init__(self, outcome: str, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+        self.why = why
+
+
+class Daemon:
+    """One run. `await Daemon(...).run()` returns once everything is undone and stopped."""
+
+    def __init__(self, run_dir: Path, plan: Plan, target: Target, spec: RunSpec) -> None:
+        self._run_dir = run_dir
+        self._plan = plan
+        self._target = target
+        self._spec = spec
+        self._journal = AppendLog(run_dir / "journal.jsonl")
+        self._ledger = Ledger(run_dir)
+        self._world = RealWorld(target, run_dir, spec.seed, self._note, self._role_exited)
+        self._injector = Injector(self._world, self._ledger, self._journal)
+        self._injections = injections(plan, target) if spec.with_faults else ()
+        self._phase = ""
+        self._round = 0
+        self._target_stopping = False
+        self._end: RunEndedError | None = None
+        self._deadline = time.monotonic() + plan.run.deadline_s
+        self._proxy_checked_t = 0.0
+
+    # ── the five phases ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Make the run. Raises nothing: whatever happens stands in the journal's `end` record."""
+        outcome, why = "internal", "the daemon ended in a way nobody foresaw"
+        control = ControlServer(self._run_dir, {"status": self._status, "stop": self._stop_request})
+        try:
+            self._write_opening()
+            await control.open()
+            self._enter("preflight")
+            await self._world.open()
+            await self._steady()
+            await self._chaos()
+            await self._heal()
+            outcome, why = "finished", "the target completed its run"
+        except RunEndedError as end:
+            outcome, why = end.outcome, end.why
+        except ChaoskitError as error:
+            outcome, why = "inconclusive" if error.exit_code == 2 else "internal", str(error)
+        except Exception as error:  # noqa: BLE001 - the daemon's last line of defence: said in the journal, then undone
+            outcome, why = "internal", f"{type(error).__name__}: {error}"
+        finally:
+            residue = await self._tear_down()
+            await control.close()
+            if self._injector.crashes and outcome == "finished":
+                outcome, why = "internal", f"a fault raised: {self._injector.crashes[0]}"
+            self._journal.append("end", outcome=outcome, why=why, residue=residue, crashes=self._injector.crashes)
+            self._ledger.write("closed", residue=residue)
+
+    async def _steady(self) -> None:
+        self._enter("steady")
+        gate_deadline = time.monotonic() + GATE_DEADLINE_S
+        steady_since: float | None = None
+        while steady_since is None or time.monotonic() < steady_since + self._plan.run.steady_s:
+            await self._tick()
+            missing = [name for name in self._target.roles_by_name if not self._world.is_up(name)]
+            if missing:
+                steady_since = None
+                if time.monotonic() > gate_deadline:
+                    raise RunEndedError(
+                        "inconclusive",
+                        f"the steady state was not reached within {GATE_DEADLINE_S:g} s: {', '.join(missing)} not up; "
+                        f"see {self._run_dir / 'logs'}",
+                    )
+            elif steady_since is None:
+                steady_since = time.monotonic()
+
+    async def _chaos(self) -> None:
+        self._enter("chaos")
+        begun = time.monotonic()
+        while not self._target_done():
+            moment = Moment(
+                elapsed_s=time.monotonic() - begun,
+                round=self._round,
+                started=frozenset(self._injector.started),
+                ended=frozenset(self._injector.ended),
+            )
+            for injection in due(self._injections, moment):
+                self._begin(injection)
+            if len(self._injector.ended) == len(self._injections):
+                return
+            await self._tick()
+        for injection in self._injections:
+            if injection.id not in self._injector.started:
+                self._injector.skip(injection, f"the target ended before {injection.trigger_text} came (last round: {self._round})")
+
+    def _begin(self, injection: Injection) -> None:
+        refusal = allowed(self._plan, injection, self._injector.down())
+        if refusal:
+            self._injector.skip(injection, refusal)
+        else:
+            self._injector.start(injection, time.monotonic())
+
+    async def _heal(self) -> None:
+        self._enter("heal")
+        await self._injector.undo_all()
+        deadline = time.monotonic() + self._plan.run.heal_s
+        while not self._target_done():
+            await self._tick()
+            if time.monotonic() > deadline:
+                raise RunEndedError(
+                    "deadline", f"the target did not complete within {self._plan.run.heal_s:g} s after everything was undone"
+                )
+        await self._wait_for_the_others()
+
+    async def _wait_for_the_others(self) -> None:
+        deadline = time.monotonic() + TARGET_END_DEADLINE_S
+        while any(self._world.exit_of(name) is None for name in self._target.roles_by_name):
+            await self._tick()
+            if time.monotonic() > deadline:
+                late = [name for name in self._target.roles_by_name if self._world.exit_of(name) is None]
+                raise RunEndedError(
+                    "finished", f"complete, but {', '.join(late)} had not ended {TARGET_END_DEADLINE_S:g} s later and was stopped"
+                )
+
+    async def _tear_down(self) -> list[str]:
+        """Undo and stop everything; returns what could not be proved clean. Each step runs whatever the one before did."""
+        self._enter("stop")
+        self._world.ending = True
+        residue: list[str] = []
+        for step in (self._injector.undo_all, self._write_link_stats):
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001 - tearing down goes on; what failed is said
+                residue.append(f"{step.__name__}: {type(error).__name__}: {error}")
+        try:
+            residue += await self._world.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            residue.append(f"stopping the target: {type(error).__name__}: {error}")
+        return residue + self._injector.residue
+
+    async def _write_link_stats(self) -> None:
+        self._journal.append("links", stats=await self._world.link_stats())
+
+    # ── one turn of the loop ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _tick(self) -> None:
+        await asyncio.sleep(TICK_S)
+        for role, record in self._world.poll_tapes():
+            self._observe(role, record)
+        now = time.monotonic()
+        if now > self._proxy_checked_t + PROXY_CHECK_INTERVAL_S:
+            self._proxy_checked_t = now
+            await self._world.supervise_proxy()
+        if self._injector.crashes:
+            self._stop("internal", f"a fault raised: {self._injector.crashes[0]}")
+        if now > self._deadline:
+            self._stop("deadline", f"the run took longer than its deadline of {self._plan.run.deadline_s:g} s")
+        if self._end is not None:
+            raise self._end
+
+    def _observe(self, role: str, record: dict[str, Any]) -> None:
+        if record["kind"] == "round":
+            self._round = max(self._round, int(record["round"]))
+        elif record["kind"] == "stop" and role == self._target.done_role:
+            self._target_stopping = True
+
+    def _target_done(self) -> bool:
+        end = self._world.exit_of(self._target.done_role)
+        return end is not None and self._injector.touching(self._target.done_role) is None
+
+    def _role_exited(self, process: RoleProcess, end: Exit) -> None:
+        injection = self._injector.touching(process.role)
+        own_end = end.code == 0
+        expected = injection is not None or own_end or self._phase == "stop"
+        self._note(
+            "exit",
+            role=process.role,
+            pid=process.pid,
+            start=process.start,
+            code=end.code,
+            signal=end.signal,
+            expected=expected,
+            injection=injection,
+        )
+        if not expected:
+            how = f"signal {end.signal}" if end.signal else f"exit code {end.code}"
+            log = self._run_dir / "logs" / f"{process.role}.{process.start}.log"
+            self._stop("target-died", f"{process.role} died outside any fault ({how}); the end of {log}: {_last_line(log)}")
+
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _stop(self, outcome: str, why: str) -> None:
+        """End the run at the next tick. The first reason stands."""
+        if self._end is None:
+            self._end = RunEndedError(outcome, why)
+
+    def interrupt(self, why: str) -> None:
+        """Somebody wants the run to end: heal and finish the journal."""
+        self._stop("interrupted", why)
+
+    def runner_died(self) -> None:
+        self._stop("interrupted", "the runner died")
+
+    def guardian_died(self) -> None:
+        self._stop("internal", "the guardian died")
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._note("phase", phase=phase)
+
+    def _note(self, kind: str, **fields: Any) -> None:
+        self._journal.append(kind, **fields)
+        # The proxy and every role are known to the ledger as well: by pid and start time they are found after a crash.
+        if kind == "spawn":
+            self._ledger.write("spawn", role=fields["role"], pid=fields["pid"], start_time=fields["start_time"])
+        elif kind == "proxy":
+            self._ledger.write("spawn", role="proxy", pid=fields["pid"], start_time=fields["start_time"])
+
+    def _write_opening(self) -> None:
+        owners = []
+        for pid in (os.getpid(), os.getppid()):
+            stat = process_stat(pid)
+            if stat is not None:
+                owners.append({"pid": pid, "start_time": stat.start_time})
+        self._ledger.write("open", owners=owners)
+        self._journal.append(
+            "journal",
+            format=FORMAT,
+            run=self._run_dir.name,
+            plan=self._plan.name,
+            plan_sha=self._spec.plan_sha,
+            seed=self._spec.seed,
+            with_faults=self._spec.with_faults,
+            target=self._target.name,
+            wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            chaoskit=chaoskit.__version__,
+            python=platform.python_version(),
+            platform=platform.system().lower() + " " + platform.machine(),
+        )
+
+    def _status(self) -> dict[str, Any]:
+        roles = {name: "up" if self._world.is_up(name) else "down" for name in self._target.roles_by_name}
+        return {
+            "run": self._run_dir.name,
+            "phase": self._phase,
+            "round": self._round,
+            "active": self._injector.active(),
+            "roles": roles,
+        }
+
+    def _stop_request(self) -> dict[str, Any]:
+        self.interrupt("stopped by `chaoskit stop`")
+        return {}
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "(empty)"
+
+
+async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int) -> None:
+    from chaoskit.daemon.plans import load  # the catalogues of faults and probes are wide imports
+
+    loop = asyncio.get_running_loop()
+    beating = asyncio.create_task(_beat(heartbeat_fd))
+    spec = read_spec(run_dir)
+    plan, target = load(Path(spec.plan))
+    daemon = Daemon(run_dir, plan, target, spec)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, daemon.interrupt, f"{signal.Signals(number).name} to the daemon")
+    loop.add_reader(life_fd, _at_end_of_file, loop, life_fd, daemon.runner_died)
+    loop.add_reader(guardian_fd, _at_end_of_file, loop, guardian_fd, daemon.guardian_died)
+    await daemon.run()
+    beating.cancel()
+
+
+def _at_end_of_file(loop: asyncio.AbstractEventLoop, fd: int, then: Any) -> None:
+    if not os.read(fd, 64):
+        loop.remove_reader(fd)
+        then()
+
+
+async def _beat(heartbeat_fd: int) -> None:
+    """Tell the guardian that this loop still turns. A loop that hangs does not, which is the point."""
+    while True:
+        # A full pipe means a guardian that stands still, a broken one that it died, which `guardian_fd` tells as well.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(heartbeat_fd, b".")
+        await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+
+def main() -> None:
+    """Entry point of the daemon's process."""
+    parser = argparse.ArgumentParser(prog="chaoskit-daemon")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--life-fd", type=int, required=True)
+    parser.add_argument("--heartbeat-fd", type=int, required=True)
+    parser.add_argument("--guardian-fd", type=int, required=True)
+    arguments = parser.parse_args()
+    asyncio.run(_main(arguments.run, arguments.life_fd, arguments.heartbeat_fd, arguments.guardian_fd))
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

@@ -1,0 +1,125 @@
+"""Ending what a dead run left: used by the guardian, by the runner, and by `chaoskit recover`.
+
+Every fault of today lives in the processes of its run: a stopped process, a link in the proxy. So a run whose processes
+are provably gone has no fault left. What cannot be proved is said, never assumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaoskit.daemon.ledger import LEDGER, Ledger, LedgerState, read_ledger
+from chaoskit.errors import JournalError, UsageError
+from chaoskit.journal import AppendLog
+from chaoskit.world.process import is_alive, kill_exactly, marked_processes
+
+GONE_DEADLINE_S = 3.0
+"""How long killed processes may take to go. A torch process with much memory takes 0.14 s."""
+GONE_POLL_S = 0.01
+ROUNDS_MAX = 5
+"""A process may be forked while we look; so we look again, so many times at most."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was found and ended, and what could not be proved clean."""
+
+    run_dir: Path
+    killed: tuple[str, ...]
+    injections: tuple[str, ...]
+    unproved: tuple[str, ...]
+
+
+def owners_alive(state: LedgerState) -> list[int]:
+    """Pids of the run's daemon and guardian that are still there."""
+    return [owner.pid for owner in state.owners if is_alive(owner.pid, owner.start_time)]
+
+
+def needs_recovery(run_dir: Path) -> bool:
+    """Whether a run folder holds a ledger that nobody closed, or one closed with a residue."""
+    if not (run_dir / LEDGER).exists():
+        return False
+    try:
+        state = read_ledger(run_dir)
+    except JournalError:
+        return True
+    return not state.closed or bool(state.residue)
+
+
+def end_run(run_dir: Path, by: str) -> Recovery:
+    """Kill what is left of a run, prove it gone, and close its ledger and journal. Idempotent.
+
+    The caller has made sure that no daemon is at work on this run (or is its guardian, and has killed it).
+    """
+    try:
+        state = read_ledger(run_dir)
+        damage = ()
+    except JournalError as error:
+        state = LedgerState((), (), {}, closed=False, residue=(), torn=False)
+        damage = (f"the ledger cannot be read, so only marked processes were looked for: {error}",)
+    killed = _kill_until_none(run_dir, state)
+    left = [f"{name} (pid {pid}) is still alive" for name, pid, _ in _living(run_dir, state)]
+    unproved = (*damage, *left)
+    _write_end(run_dir, state, unproved, by, killed)
+    return Recovery(run_dir, tuple(killed), tuple(state.open_injections), unproved)
+
+
+def recover(run_dir: Path) -> Recovery:
+    """`chaoskit recover RUN`. Raises UsageError while the run's daemon or guardian is alive."""
+    with contextlib.suppress(JournalError):
+        alive = owners_alive(read_ledger(run_dir))
+        if alive:
+            raise UsageError(
+                f"{run_dir}: this run is still on (pid {', '.join(map(str, alive))}); expected a dead one; "
+                f"to end it, run: chaoskit stop {run_dir}"
+            )
+    return end_run(run_dir, "recover")
+
+
+def _living(run_dir: Path, state: LedgerState) -> list[tuple[str, int, int]]:
+    listed = [process for process in state.processes if is_alive(process[1], process[2])]
+    known = {pid for _, pid, _ in listed}
+    strays = [("marked process", pid, start) for pid, start in marked_processes(run_dir) if pid not in known]
+    return listed + strays
+
+
+def _kill_until_none(run_dir: Path, state: LedgerState) -> list[str]:
+    killed = []
+    for _ in range(ROUNDS_MAX):
+        living = _living(run_dir, state)
+        if not living:
+            break
+        for name, pid, start_time in living:
+            kill_exactly(pid, start_time)
+            killed.append(f"{name} (pid {pid})")
+        deadline = time.monotonic() + GONE_DEADLINE_S
+        while time.monotonic() < deadline and any(is_alive(pid, start) for _, pid, start in living):
+            _reap_children()
+            time.sleep(GONE_POLL_S)
+    _reap_children()
+    return killed
+
+
+def _reap_children() -> None:
+    """Reap what became our child (the guardian adopts orphans): a zombie would look like a leftover to others."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _write_end(run_dir: Path, state: LedgerState, unproved: tuple[str, ...], by: str, killed: list[str]) -> None:
+    journal = AppendLog(run_dir / "journal.jsonl")
+    journal.append("guardian", event="healed", by=by, killed=killed, unproved=list(unproved))
+    ledger = Ledger(run_dir)
+    for injection in state.open_injections:
+        clean = not unproved
+        evidence = {"why": f"every process of the run is gone, ended by the {by}"} if clean else {}
+        ledger.write("undone", injection=injection, clean=clean)
+        journal.append("undone", injection=injection, clean=clean, evidence=evidence)
+    ledger.write("closed", residue=list(unproved))
+    ledger.close()
+    journal.close()
