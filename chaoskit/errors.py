@@ -1,4 +1,5 @@
-"""Every class of failure, its exception and its exit code: one table, for code, command line and documentation."""
+"""Every class of failure, its exception and its exit code: one table, for code, command line and
+documentation."""
 
 from __future__ import annotations
 
@@ -41,9 +42,14 @@ class UsageError(ChaoskitError):
 
 
 class PlanError(ChaoskitError):
-    """A plan or target file is invalid. Carries every problem found, each with file:line."""
+    """A plan or target file is invalid. Carries every problem found, each as "path:line: what happened;
+    expected ..."."""
 
     exit_code = ExitCode.INVALID
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class PreflightError(ChaoskitError):
@@ -71,6 +77,7 @@ class ResidueError(ChaoskitError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the valid name closest to `name`, or an empty string where none is close."""
+    """`"; did you mean 'x'?"` for the valid name closest to `name`, or an empty string where none is
+    close."""
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -20,6 +20,7 @@ from chaoskit.plan.model import (
     matches,
     resolve,
 )
+from chaoskit.plan.reader import read_plan, read_target
 
 __all__ = [
     "At",
@@ -41,5 +42,7 @@ __all__ = [
     "Target",
     "TimeTrigger",
     "matches",
+    "read_plan",
+    "read_target",
     "resolve",
 ]

@@ -47,12 +47,8 @@ class Setting:
     zero_ok: bool = False
 
     def __post_init__(self) -> None:
-        assert (self.unit == "choice") == bool(self.choices), (
-            f"{self.name}: choices belong to the unit 'choice'"
-        )
-        assert not (self.required and self.default is not None), (
-            f"{self.name}: required, so it has no default"
-        )
+        assert (self.unit == "choice") == bool(self.choices), f"{self.name}: choices belong to the unit 'choice'"
+        assert not (self.required and self.default is not None), f"{self.name}: required, so it has no default"
 
     @property
     def key(self) -> str:

@@ -213,9 +213,7 @@ LINK_TEXT = re.compile(r"\s*(\S+)\s+(->|<->)\s+(\S+)\s*")
 LINK_EXPECTED = "expected a link such as 'learner-1 -> syncer' or 'learner-1 <-> syncer'"
 
 
-def resolve(
-    on: Iterable[str], target: Target, acts_on: Literal["role", "link"] | None = None
-) -> tuple[str, ...]:
+def resolve(on: Iterable[str], target: Target, acts_on: Literal["role", "link"] | None = None) -> tuple[str, ...]:
     """The roles or directions that the selectors name, each once, in the order of the target file.
 
     A selector is a role's name or glob ("learner-*"), or a link between two such ("learner-* -> syncer" for
@@ -253,8 +251,7 @@ def _resolve_link(selector: str, target: Target) -> set[str]:
     for side in (start, end):
         if not any(matches(name, side) for name in target.roles_by_name):
             raise SelectorError(
-                f"names {side!r}, which matches no role of the target; expected "
-                + _names(target.roles_by_name)
+                f"names {side!r}, which matches no role of the target; expected " + _names(target.roles_by_name)
             )
     pairs = {(start, end), (end, start)} if arrow == "<->" else {(start, end)}
     found = {

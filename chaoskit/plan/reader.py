@@ -1,0 +1,384 @@
+"""Strict reading of plan and target files.
+
+    read_target("faults/targets/text.toml")                                    ->  Target
+    read_plan("faults/kill-and-rejoin.toml", kinds=KINDS, probes=PROBES)       ->  Plan
+
+A plan that is wrong must not run, since a fault that silently does not happen makes everything look well. So
+every mistake is refused, all of them are told at once, each as "path:line: what happened; expected ...; did
+you mean 'x'?", and nothing is guessed. Reading has no side effect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chaoskit.errors import PlanError, nearest
+from chaoskit.plan.catalogue import KindSpec, ProbeSpec, Setting, SettingValue, defaults
+from chaoskit.plan.files import ExpectTable, FaultTable, LimitsTable, PlanFile, RunTable, TargetFile
+from chaoskit.plan.locate import Path as KeyPath
+from chaoskit.plan.locate import line_of
+from chaoskit.plan.model import (
+    Expect,
+    FaultSpec,
+    Limits,
+    LinkSpec,
+    Plan,
+    RoleSpec,
+    RunSettings,
+    SelectorError,
+    Target,
+    TimeTrigger,
+    matches,
+    resolve,
+)
+from chaoskit.plan.source import Source, keys_of, read_source, shown_path, valid_or_none, validate
+from chaoskit.plan.units import UnitError, shown
+
+
+def read_plan(
+    path: str | os.PathLike[str],
+    *,
+    kinds: Mapping[str, KindSpec],
+    probes: Mapping[str, ProbeSpec],
+    target: str | os.PathLike[str] | None = None,
+) -> Plan:
+    """The plan in this file, checked against the kinds of fault, the probes and its target file.
+
+    `target` names the target file in the place of the one the plan names (a run's folder has copies of both
+    side by side). Raises PlanError with every problem of both files.
+    """
+    source = read_source(path, "a fault plan in TOML")
+    shape = validate(source, PlanFile)
+    target_path = Path(target) if target is not None else _target_path(source)
+    system = _read_target_of(source, target_path) if target_path is not None else None
+    _check_settings(source, kinds, probes)
+    faults = _faults(source, kinds, system)
+    run = _run_settings(source)
+    limits = _limits(source, system)
+    _check_unique(source, "fault", {index: fault.name for index, fault in faults.items()}, "name")
+    named = {index: table["probe"] for index, table in _tables(source, "expect") if isinstance(table.get("probe"), str)}
+    _check_unique(source, "expect", named, "probe")
+    if run is not None:
+        _check_times(source, run, faults)
+    if limits is not None:
+        _check_limits(source, limits, faults)
+    source.raise_problems()
+    assert shape is not None, "a file that does not fit the shape has problems"
+    assert run is not None, "[run] does not fit, so it has problems"
+    assert limits is not None, "[limits] does not fit, so it has problems"
+    return Plan(
+        name=shape.name,
+        about=shape.about,
+        path=str(source.path),
+        source_sha=source.sha,
+        target=str(target_path),
+        run=run,
+        limits=limits,
+        faults=tuple(faults.values()),
+        expects=_expects(source, shape.expect, probes),
+        defaulted=not shape.expect,
+    )
+
+
+def read_target(path: str | os.PathLike[str]) -> Target:
+    """The target in this file. Raises PlanError with every problem."""
+    source = read_source(path, "a target file in TOML")
+    shape = validate(source, TargetFile)
+    source.raise_problems()
+    assert shape is not None, "a file that does not fit the shape has problems"
+    target = Target(
+        name=shape.name,
+        path=str(source.path),
+        source_sha=source.sha,
+        done_role=shape.done,
+        replay=tuple(shape.replay) if shape.replay is not None else None,
+        roles=tuple(
+            RoleSpec(
+                name=table.name,
+                count=table.count,
+                command=tuple(table.command),
+                env=dict(table.env),
+                ready=table.ready,
+                stop_signal=table.stop_signal,
+                line=line_of(source.lines, ("role", index)),
+            )
+            for index, table in enumerate(shape.role)
+        ),
+        links=tuple(
+            LinkSpec(table.from_, table.to, table.address, table.env, line_of(source.lines, ("link", index)))
+            for index, table in enumerate(shape.link)
+        ),
+    )
+    _check_target(source, target)
+    source.raise_problems()
+    return target
+
+
+def _target_path(source: Source) -> Path | None:
+    """The target file that the plan names, from where we are."""
+    named = source.values.get("target")
+    return source.path.parent / named if isinstance(named, str) and named else None
+
+
+def _read_target_of(source: Source, target_path: Path) -> Target | None:
+    try:
+        return read_target(target_path)
+    except PlanError as error:
+        source.add(("target",), f"target: {shown_path(target_path)} is no usable target file; see the next lines")
+        source.foreign_problems += error.problems
+        return None
+
+
+def _check_settings(source: Source, kinds: Mapping[str, KindSpec], probes: Mapping[str, ProbeSpec]) -> None:
+    """Kinds, probes and their settings. Works on the raw tables, so that a mistake elsewhere hides none
+    here."""
+    for index, table in _tables(source, "fault"):
+        kind = table.get("kind")
+        if not isinstance(kind, str):
+            continue
+        spec = kinds.get(kind)
+        if spec is None:
+            valid = ", ".join(sorted(kinds))
+            source.add(
+                ("fault", index, "kind"),
+                f"unknown kind of fault {shown(kind)}; expected one of {valid}{nearest(kind[:64], kinds)}",
+            )
+            continue
+        if spec.needs_hold and "for" not in table:
+            source.add(("fault", index), f'{kind} has no end; expected for = "4 s" or so')
+        if not spec.needs_hold and "for" in table:
+            ends_by = " or ".join(setting.name for setting in spec.settings) or "itself"
+            source.add(("fault", index, "for"), f"{kind} takes no 'for': it ends by {ends_by}; expected no such key")
+        common = [key for key in keys_of(FaultTable) if spec.needs_hold or key != "for"]
+        _read_settings(source, ("fault", index), table, spec.settings, common, kind)
+    for index, table in _tables(source, "expect"):
+        name = table.get("probe")
+        if not isinstance(name, str):
+            continue
+        probe = probes.get(name)
+        if probe is None:
+            valid = ", ".join(sorted(probes))
+            source.add(
+                ("expect", index, "probe"),
+                f"unknown probe {shown(name)}; expected one of {valid}{nearest(name[:64], probes)}",
+            )
+            continue
+        _read_settings(source, ("expect", index), table, probe.tolerances, keys_of(ExpectTable), f"{name} takes")
+
+
+def _tables(source: Source, name: str) -> list[tuple[int, dict[str, Any]]]:
+    """The raw [[name]] tables with their index; what is no table is left out, the shape has told of it."""
+    tables = source.values.get(name)
+    if not isinstance(tables, list):
+        return []
+    return [(index, table) for index, table in enumerate(tables) if isinstance(table, dict)]
+
+
+def _read_settings(
+    source: Source,
+    place: KeyPath,
+    table: Mapping[str, Any],
+    settings: Iterable[Setting],
+    common: list[str],
+    who: str,
+) -> dict[str, SettingValue]:
+    """The settings that a table gives, by their names in code; every problem is added to the source."""
+    by_name = {setting.name: setting for setting in settings}
+    read = defaults(tuple(by_name.values()))
+    for key, value in table.items():
+        if key in common or (key == "for" and place[0] == "fault"):
+            continue
+        if key not in by_name:
+            valid = [*by_name, *common]
+            message = f"unknown key {shown(key)}; {who} takes {', '.join(valid)}{nearest(key[:64], valid)}"
+            source.add((*place, key), message)
+            continue
+        try:
+            read[by_name[key].key] = by_name[key].read(value)
+        except UnitError as error:
+            source.add((*place, key), f"{key}: {error}")
+    for name, setting in by_name.items():
+        if setting.required and name not in table:
+            source.add(place, f"{who} needs the key {name!r}; expected {name} = ... ({setting.about})")
+    return read
+
+
+def _faults(source: Source, kinds: Mapping[str, KindSpec], target: Target | None) -> dict[int, FaultSpec]:
+    """Index in the file -> fault, for the tables that are right in themselves."""
+    faults: dict[int, FaultSpec] = {}
+    numbers: Counter[str] = Counter()
+    for index, raw in _tables(source, "fault"):
+        table = valid_or_none(FaultTable, raw)
+        if table is None or table.kind not in kinds:
+            continue
+        spec = kinds[table.kind]
+        numbers[table.kind] += 1
+        place = ("fault", index)
+        faults[index] = FaultSpec(
+            name=table.name or f"{table.kind}-{numbers[table.kind]}",
+            kind=table.kind,
+            acts_on=spec.acts_on,
+            downs_role=spec.acts_on == "role" and spec.downs_role,
+            on=tuple(table.on),
+            targets=_resolve_on(source, index, table.on, spec, target),
+            at=table.at,
+            hold_s=table.for_,
+            settings=_read_settings(source, place, raw, spec.settings, keys_of(FaultTable), table.kind),
+            line=line_of(source.lines, place),
+        )
+    return faults
+
+
+def _run_settings(source: Source) -> RunSettings | None:
+    table = valid_or_none(RunTable, source.values.get("run", {}))
+    return None if table is None else RunSettings(table.seed, table.steady, table.heal, table.deadline)
+
+
+def _limits(source: Source, target: Target | None) -> Limits | None:
+    table = valid_or_none(LimitsTable, source.values.get("limits", {}))
+    return None if table is None else Limits(table.down_max, _resolve_keep(source, table.keep, target))
+
+
+def _resolve_on(source: Source, index: int, on: list[str], spec: KindSpec, target: Target | None) -> tuple[str, ...]:
+    if target is None:
+        return ()
+    found: set[str] = set()
+    for number, selector in enumerate(on):
+        try:
+            found.update(resolve([selector], target, spec.acts_on))
+        except SelectorError as error:
+            names = [*target.roles_by_name] if spec.acts_on == "role" else [*target.link_names()]
+            several = f"{selector}-*" if any(role.name == selector and role.count for role in target.roles) else ""
+            hint = f"; did you mean {several!r}?" if several else nearest(selector[:128], names)
+            source.add(("fault", index, "on", number), f"on: {shown(selector)} {error}{hint}")
+    return tuple(name for name in (*target.roles_by_name, *target.link_names()) if name in found)
+
+
+def _resolve_keep(source: Source, keep: list[str], target: Target | None) -> tuple[str, ...]:
+    if target is None:
+        return ()
+    found: set[str] = set()
+    for number, pattern in enumerate(keep):
+        kept = {name for name in target.roles_by_name if matches(name, pattern)}
+        if not kept:
+            names = list(target.roles_by_name)
+            source.add(
+                ("limits", "keep", number),
+                f"keep: {shown(pattern)} matches no role of the target; expected one of {', '.join(names[:8])}"
+                f"{nearest(pattern[:64], names)}",
+            )
+        found |= kept
+    return tuple(name for name in target.roles_by_name if name in found)
+
+
+def _check_unique(source: Source, table: str, names: Mapping[int, str], key: str) -> None:
+    first: dict[str, int] = {}
+    for index, name in names.items():
+        if name in first:
+            line = line_of(source.lines, (table, first[name]))
+            source.add(
+                (table, index, key),
+                f"{key} {name!r} is used already, by the [[{table}]] of line {line}; expected another",
+            )
+        first.setdefault(name, index)
+
+
+def _check_times(source: Source, run: RunSettings, faults: Mapping[int, FaultSpec]) -> None:
+    """What can never happen within the run's deadline."""
+    left_s = run.deadline_s - run.steady_s
+    if left_s <= 0:
+        source.add(
+            ("run", "steady"),
+            f"steady: the gate holds for {run.steady_s:g} s, but the run's deadline is {run.deadline_s:g} s;"
+            " expected less than the deadline",
+        )
+        return
+    room = f"expected less than {left_s:g} s, which [run] deadline less steady leaves for chaos"
+    for index, fault in faults.items():
+        after_s = fault.at.after_s if isinstance(fault.at, TimeTrigger) else 0.0
+        if after_s >= left_s:
+            source.add(("fault", index, "at"), f"at: {fault.at.text!r} never comes; {room}")
+        elif fault.hold_s is not None and after_s + fault.hold_s >= left_s:
+            source.add(
+                ("fault", index, "for"),
+                f"for: {fault.name} would end {after_s + fault.hold_s:g} s after chaos begins; {room}",
+            )
+        for name, value in fault.settings.items():
+            if name.endswith("_s") and not name.endswith("_bit_s") and float(value) >= left_s:
+                key = name.removesuffix("_s").replace("_", "-")
+                source.add(("fault", index, key), f"{key}: {float(value):g} s is longer than the run; {room}")
+
+
+def _check_limits(source: Source, limits: Limits, faults: Mapping[int, FaultSpec]) -> None:
+    """Faults that the plan's own limits would never allow."""
+    for index, fault in faults.items():
+        if fault.acts_on != "role":
+            continue
+        kept = [name for name in fault.targets if name in limits.keep]
+        if kept:
+            source.add(
+                ("fault", index, "on"),
+                f"on: {fault.name} touches {', '.join(kept)}, which [limits] keep protects; expected other roles,"
+                " or keep without them",
+            )
+        if fault.downs_role and len(fault.targets) > limits.down_max:
+            source.add(
+                ("fault", index, "on"),
+                f"on: {fault.name} takes {len(fault.targets)} roles down at once, but [limits] down-max is"
+                f" {limits.down_max}; expected fewer roles, or down-max = {len(fault.targets)}",
+            )
+
+
+def _expects(source: Source, tables: list[ExpectTable], probes: Mapping[str, ProbeSpec]) -> tuple[Expect, ...]:
+    told = []
+    for index, table in enumerate(tables):
+        place = ("expect", index)
+        raw = source.values["expect"][index]
+        tolerances = probes[table.probe].tolerances
+        read = _read_settings(source, place, raw, tolerances, keys_of(ExpectTable), table.probe)
+        told.append(Expect(table.probe, read, line_of(source.lines, place)))
+    named = {expect.probe for expect in told}
+    by_default = [Expect(name, defaults(probe.tolerances), None) for name, probe in probes.items() if name not in named]
+    return (*told, *by_default)
+
+
+def _check_target(source: Source, target: Target) -> None:
+    names = Counter(name for spec in target.roles for name in spec.instances)
+    for index, spec in enumerate(target.roles):
+        doubled = [name for name in spec.instances if names[name] > 1]
+        if doubled:
+            source.add(("role", index, "name"), f"name: the role {doubled[0]!r} exists twice; expected another name")
+    if target.done_role not in target.roles_by_name:
+        valid = list(target.roles_by_name)
+        source.add(
+            ("done",),
+            f"done: {shown(target.done_role)} is no role; expected one of {', '.join(valid[:8])}"
+            f"{nearest(target.done_role[:64], valid)}",
+        )
+    directions: set[str] = set()
+    for index, link in enumerate(target.links):
+        if link.to_role not in target.roles_by_name:
+            valid = list(target.roles_by_name)
+            source.add(
+                ("link", index, "to"),
+                f"to: {shown(link.to_role)} is no role; expected one of {', '.join(valid[:8])}"
+                f"{nearest(link.to_role[:64], valid)}",
+            )
+        expanded = [one for one in target.links_expanded if one.spec is link]
+        if not expanded:
+            source.add(
+                ("link", index, "from"),
+                f"from: {shown(link.from_role)} matches no role that could connect; expected a role or a glob such as"
+                " 'learner-*'",
+            )
+        for one in expanded:
+            if one.forward in directions:
+                source.add(
+                    ("link", index),
+                    f"the link {one.forward!r} exists already; expected one link between two roles",
+                )
+            directions |= {one.forward, one.backward}
