@@ -1,5 +1,4 @@
-"""The daemon's side of the proxy: it owns the listening sockets, starts the process, sets faults, reads
-counters, replaces it.
+"""The daemon's side of the proxy: owns the listening sockets, starts the process, sets faults, reads counters.
 
     proxy = Proxy.start([LinkAddress("learner-0 -> syncer", run / "target/syncer.address")])
     environment["SYNCER"] = f"127.0.0.1:{proxy.port('learner-0 -> syncer')}"
@@ -20,18 +19,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from chaoskit.errors import PreflightError, nearest
 from chaoskit.links.counters import LinkStats
 from chaoskit.links.pipe import SOCKET_BUFFER_BYTES
-from chaoskit.links.settings import Fault, LinkError, ProxyError, check_distinct
+from chaoskit.links.settings import LinkError, LinkFault, ProxyError, check_distinct
 
 CONTROL_DEADLINE_S = 2.0
 """Longest wait for a reply. A healthy proxy answers within milliseconds, whatever its links do."""
@@ -39,8 +37,11 @@ CONTROL_DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
 """Longest wait for a new process to take its links over: an interpreter's start on a busy machine."""
 
-EXIT_DEADLINE_S = 2.0
-"""Longest wait for a process that was told to exit, before it is killed, and after."""
+EXIT_DEADLINE_S = 1.0
+"""Longest wait for a process that was told to exit; then it is killed."""
+
+KILL_DEADLINE_S = 5.0
+"""Longest wait for a killed process to be gone; longer means that the kernel cannot end it."""
 
 BACKLOG = 128
 """Connections that wait in the kernel while a dead proxy is replaced."""
@@ -50,9 +51,7 @@ REPLY_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LinkAddress:
-    """A link, "learner-0 -> syncer", and the file in which its accepting side publishes `host:port`. It need
-    not exist yet.
-    """
+    """A link, "learner-0 -> syncer", and the file in which its accepting side will publish `host:port`."""
 
     name: str
     upstream: Path
@@ -61,31 +60,34 @@ class LinkAddress:
 class Proxy:
     """A running proxy process and the listening sockets behind it. Make one with `Proxy.start`."""
 
-    def __init__(
-        self, listeners: dict[str, socket.socket], upstreams: dict[str, Path], log: Path | None
-    ) -> None:
-        self._listeners = listeners
-        self._upstreams = upstreams
+    def __init__(self, log: Path | None, environment: Mapping[str, str] | None) -> None:
         self._log = log
+        self._environment = {**os.environ, **(environment or {})}
+        self._listeners: dict[str, socket.socket] = {}
+        self._upstreams: dict[str, Path] = {}
+        self._faults: dict[str, tuple[tuple[LinkFault, ...], tuple[LinkFault, ...]]] = {}
         self._lock = threading.Lock()
-        self._faults: dict[str, tuple[tuple[Fault, ...], tuple[Fault, ...]]] = dict.fromkeys(
-            listeners, ((), ())
-        )
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._unread = bytearray()
         self._last_id = 0
-        self._start_time = 0.0
+        self._start_time = 0
         self._closed = False
 
     @classmethod
-    def start(cls, links: Sequence[LinkAddress], log: Path | None = None) -> Proxy:
+    def start(
+        cls,
+        links: Sequence[LinkAddress],
+        *,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Proxy:
         """Binds a port of 127.0.0.1 for every link and starts the process. Its output goes to `log`, else to ours.
 
         Raises LinkError for a link named twice, PreflightError where no port is free, ProxyError where the
         process does not come up; nothing is left behind then.
         """
-        proxy = cls({}, {}, log)
+        proxy = cls(log, environment)
         try:
             for link in links:
                 if link.name in proxy._listeners:
@@ -95,7 +97,7 @@ class Proxy:
                 proxy._listeners[link.name] = _listen(link.name)
                 proxy._upstreams[link.name] = Path(link.upstream).absolute()
                 proxy._faults[link.name] = ((), ())
-            with proxy._lock:
+            with proxy._turn("start", CONTROL_DEADLINE_S):
                 proxy._spawn()
         except BaseException:
             proxy.close()
@@ -107,7 +109,7 @@ class Proxy:
         self._known(link)
         return int(self._listeners[link].getsockname()[1])
 
-    def set_faults(self, link: str, forward: Sequence[Fault] = (), backward: Sequence[Fault] = ()) -> None:
+    def set_faults(self, link: str, forward: Sequence[LinkFault] = (), backward: Sequence[LinkFault] = ()) -> None:
         """Replaces all faults of `link` in both directions, effective for the next byte; no faults at all heals it.
 
         Raises LinkError if refused (nothing has changed), ProxyError if the process is gone or silent. In
@@ -117,7 +119,7 @@ class Proxy:
         self._known(link)
         check_distinct(forward, f"{link}: forward")
         check_distinct(backward, f"{link}: backward")
-        with self._lock:
+        with self._turn("set", CONTROL_DEADLINE_S):
             before = self._faults[link]
             self._faults[link] = (tuple(forward), tuple(backward))
             try:
@@ -128,7 +130,7 @@ class Proxy:
 
     def stats(self) -> dict[str, LinkStats]:
         """The counters of every link since this process started. Raises ProxyError."""
-        with self._lock:
+        with self._turn("stats", CONTROL_DEADLINE_S):
             reply = self._call("stats", CONTROL_DEADLINE_S)
         return msgspec.convert(reply["links"], dict[str, LinkStats])
 
@@ -142,42 +144,52 @@ class Proxy:
         return self._process.pid if self._process is not None else 0
 
     @property
-    def start_time(self) -> float:
-        """When the present process started (psutil's create_time): with the pid it names the process for certain."""
+    def start_time(self) -> int:
+        """When it started, in clock ticks after boot (/proc/PID/stat, field 22): with the pid its certain name."""
         return self._start_time
 
     def restart(self) -> None:
-        """Ends the process if it still runs and starts another on the same ports with the same faults. Raises
-        ProxyError.
+        """Ends the process if it still runs; starts another on the same ports, with the same faults. Raises ProxyError.
 
         Connections that the old process carried are reset; those made meanwhile wait in the backlog and
         meet the faults from their first byte. Counters begin anew: read `stats` before if the process still
         answers.
         """
-        with self._lock:
+        with self._turn("restart", START_DEADLINE_S):
             if self._closed:
                 raise ProxyError("the proxy was closed by this daemon; start a new one with Proxy.start")
-            self._end_process()
+            if not self._end_process(0.0):
+                raise ProxyError(
+                    f"restart: the old process (pid {self.pid}) is still there {KILL_DEADLINE_S:g} s after SIGKILL"
+                )
             self._spawn()
 
     def close(self) -> None:
-        """Ends the process and closes the ports. Never raises for a process that is gone, and may be called twice."""
-        with self._lock:
+        """Ends the process and closes the ports; may be called twice. A process that nothing ends stays `alive`."""
+        with self._turn("close", START_DEADLINE_S):
             if self._closed:
                 return
             self._closed = True
             with contextlib.suppress(ProxyError, LinkError):  # gone or silent: it is killed below
-                self._call("close", CONTROL_DEADLINE_S)
-            self._end_process()
+                self._call("close", EXIT_DEADLINE_S)
+            self._end_process(EXIT_DEADLINE_S)
             for listener in self._listeners.values():
                 listener.close()
+
+    @contextlib.contextmanager
+    def _turn(self, verb: str, deadline_s: float) -> Iterator[None]:
+        """One call at a time, and none waits for its turn beyond its deadline."""
+        if not self._lock.acquire(timeout=deadline_s):
+            raise ProxyError(f"{verb}: another call to the proxy has not ended within {deadline_s:g} s")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _known(self, link: str) -> None:
         if link not in self._listeners:
             links = ", ".join(map(repr, self._listeners)) or "none"
-            raise LinkError(
-                f"unknown link {link!r}; links of this run: {links}{nearest(link, self._listeners)}"
-            )
+            raise LinkError(f"unknown link {link!r}; links of this run: {links}{nearest(link, self._listeners)}")
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
@@ -190,6 +202,7 @@ class Proxy:
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
+                env=self._environment,
                 start_new_session=True,  # a session of its own keeps delays exact beside busy learners, and Ctrl-C away
             )
         except OSError as problem:
@@ -200,8 +213,7 @@ class Proxy:
             if log_fd is not None:
                 os.close(log_fd)
         self._channel, self._unread = ours, bytearray()
-        with contextlib.suppress(psutil.NoSuchProcess):  # it died at once: the call below says so
-            self._start_time = psutil.Process(self._process.pid).create_time()
+        self._start_time = _start_time(self._process.pid)
         openings = [
             {
                 "name": name,
@@ -213,17 +225,20 @@ class Proxy:
         ]
         self._call("open", START_DEADLINE_S, links=openings)
 
-    def _end_process(self) -> None:
+    def _end_process(self, grace_s: float) -> bool:
+        """Lets go of the control end, upon which a healthy process exits; kills it after `grace_s`. Says if it is gone."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if self._process is None:
-            return
+            return True
         try:
-            self._process.wait(0.0 if self._process.poll() is not None else EXIT_DEADLINE_S)
+            self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(EXIT_DEADLINE_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # `alive` tells the caller
+                self._process.wait(KILL_DEADLINE_S)
+        return not self.alive()
 
     def _call(self, verb: str, deadline_s: float, **arguments: Any) -> dict[str, Any]:
         """One request and its reply; the lock is held. Replies to calls that timed out earlier are passed over."""
@@ -241,9 +256,7 @@ class Proxy:
                 if reply.get("id") == self._last_id:
                     break
         except TimeoutError as problem:
-            raise ProxyError(
-                f"{verb}: the proxy (pid {self.pid}) did not answer within {deadline_s:g} s"
-            ) from problem
+            raise ProxyError(f"{verb}: the proxy (pid {self.pid}) did not answer within {deadline_s:g} s") from problem
         except (OSError, ValueError) as problem:
             raise ProxyError(f"{verb}: the proxy (pid {self.pid}) is gone: {problem}") from problem
         if not reply["ok"]:
@@ -267,7 +280,7 @@ class Proxy:
 def _listen(link: str) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # Accepted sockets inherit the buffer, and only here it bounds the window that is offered from the first byte on.
+        # Accepted sockets inherit the buffer; set here it bounds the window that is offered from the first byte on.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         listener.bind(("127.0.0.1", 0))
         listener.listen(BACKLOG)
@@ -279,6 +292,12 @@ def _listen(link: str) -> socket.socket:
     return listener
 
 
-def _directions(faults: tuple[tuple[Fault, ...], tuple[Fault, ...]]) -> dict[str, Any]:
+def _start_time(pid: int) -> int:
+    """Of a child that was not waited for yet, so that its entry is there even if it died at once."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat[stat.rindex(")") + 2 :].split()[19])  # the name before may hold spaces and parentheses
+
+
+def _directions(faults: tuple[tuple[LinkFault, ...], tuple[LinkFault, ...]]) -> dict[str, Any]:
     forward, backward = faults
     return {"forward": msgspec.to_builtins(forward), "backward": msgspec.to_builtins(backward)}

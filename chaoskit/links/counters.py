@@ -13,9 +13,7 @@ import msgspec
 BUCKETS_PER_OCTAVE = 16
 SMALLEST_S = 1e-6
 BUCKETS = 30 * BUCKETS_PER_OCTAVE
-"""Thirty octaves from a microsecond reach 18 minutes; sixteen buckets an octave give the median within 2.2
-%.
-"""
+"""Thirty octaves from a microsecond reach 18 minutes; sixteen buckets an octave give the median within 2.2 %."""
 
 FAULTS_REMEMBERED_MAX = 1024
 """Counters of removed faults are kept for the report; beyond this many the oldest are forgotten."""
@@ -32,7 +30,7 @@ class DelayStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FaultStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one fault did to one direction.
+    """What one fault did to one direction. `present` says whether it is in force now.
 
     `bytes` and `chunks` are counted when the fault begins to act on them, `delay` when it lets them go; so
     a partition that still holds shows bytes and no delay yet. `connections` were held by a partition before
@@ -40,6 +38,7 @@ class FaultStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: str
+    present: bool
     bytes: int
     chunks: int
     connections: int
@@ -88,7 +87,7 @@ class Delays:
         self.total_s += delay_s
         self.least_s = min(self.least_s, delay_s)
         self.max_s = max(self.max_s, delay_s)
-        octaves = math.log2(delay_s / SMALLEST_S) if delay_s > SMALLEST_S else 0.0
+        octaves = math.log2(max(delay_s / SMALLEST_S, 1.0))
         self._buckets[min(BUCKETS - 1, int(octaves * BUCKETS_PER_OCTAVE))] += 1
 
     def median_s(self) -> float:
@@ -99,7 +98,7 @@ class Delays:
         for bucket, count in enumerate(self._buckets):
             seen += count
             if count and 2 * seen >= self.count:
-                middle = SMALLEST_S * 2.0 ** ((bucket + 0.5) / BUCKETS_PER_OCTAVE)
+                middle = SMALLEST_S * math.exp2((bucket + 0.5) / BUCKETS_PER_OCTAVE)
                 return min(max(middle, self.least_s), self.max_s)
         return 0.0
 
@@ -123,9 +122,10 @@ class FaultCounter:
         self.connections = 0
         self.delays = Delays()
 
-    def stats(self) -> FaultStats:
+    def stats(self, present: bool) -> FaultStats:
         return FaultStats(
             kind=self.kind,
+            present=present,
             bytes=self.bytes,
             chunks=self.chunks,
             connections=self.connections,
@@ -175,7 +175,7 @@ class DirectionCounters:
             counter = self.faults[fault_id] = FaultCounter(kind)
         return counter
 
-    def stats(self, tallies: list[Tally]) -> DirectionStats:
+    def stats(self, tallies: list[Tally], present: set[str]) -> DirectionStats:
         return DirectionStats(
             bytes=self.ended.bytes + sum(tally.bytes for tally in tallies),
             chunks=self.ended.chunks + sum(tally.chunks for tally in tallies),
@@ -184,5 +184,5 @@ class DirectionCounters:
             undelivered_bytes=self.undelivered_bytes,
             throttled_s=self.throttled_s,
             delay=self.delays.stats(),
-            faults={fault_id: counter.stats() for fault_id, counter in self.faults.items()},
+            faults={fault_id: counter.stats(fault_id in present) for fault_id, counter in self.faults.items()},
         )

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chaoskit.links.counters import DirectionCounters, DirectionStats, Tally
-from chaoskit.links.settings import Bandwidth, Fault, Latency, Partition
+from chaoskit.links.settings import Bandwidth, Latency, LinkFault, Partition
 from chaoskit.links.shaper import CHUNK_BYTES_MAX, Cap
 
 
@@ -63,16 +63,18 @@ class Direction:
 
     def __init__(self) -> None:
         self.snapshot = CLEAR
+        self._faults: tuple[LinkFault, ...] = ()
         self._lock = threading.Lock()
         self._counters = DirectionCounters()
         self._waiters: set[Waiter] = set()
         self._backlogged: set[Waiter] = set()
 
-    def swap(self, faults: Sequence[Fault]) -> None:
+    def swap(self, faults: Sequence[LinkFault]) -> None:
         """Replaces all faults; effective for the next byte, also of those held now. A cap that stays keeps its
         clock.
         """
         with self._lock:
+            self._faults = tuple(faults)
             known = {cap.fault: cap for cap in self.snapshot.caps}
             caps = tuple(known.get(fault) or Cap(fault) for fault in faults if isinstance(fault, Bandwidth))
             latencies = tuple(fault for fault in faults if isinstance(fault, Latency))
@@ -123,8 +125,6 @@ class Direction:
 
     def throttled(self, reserved: dict[Cap, float], waited_s: float) -> None:
         """A chunk has passed the caps after `waited_s`; the cap that let it go last is the one that delayed it."""
-        if not reserved:
-            return
         slowest = max(reserved, key=lambda cap: reserved[cap])
         with self._lock:
             self._counters.throttled_s += waited_s
@@ -150,13 +150,13 @@ class Direction:
             self._counters.let_go(size)
             self._counters.delays.add(delay_s)
 
-    def hit(self, faults: Sequence[Fault], size: int, *, connections: int = 0) -> None:
+    def hit(self, faults: Sequence[LinkFault], size: int, *, connections: int = 0) -> None:
         """These faults begin to act on a chunk of `size` bytes (or on a connection)."""
         with self._lock:
             for fault in faults:
                 self._hit(fault, size, connections)
 
-    def delayed(self, faults: Sequence[Fault], delay_s: float) -> None:
+    def delayed(self, faults: Sequence[LinkFault], delay_s: float) -> None:
         """These faults let a chunk go after `delay_s`; several latencies share it by their settings."""
         with self._lock:
             total_s = sum(fault.delay_s for fault in faults if isinstance(fault, Latency))
@@ -166,17 +166,21 @@ class Direction:
 
     def stats(self) -> DirectionStats:
         with self._lock:
-            return self._counters.stats([waiter.tally for waiter in self._waiters])
+            # A fault that has hit nothing yet is shown too: present, with counters of zero.
+            for fault in self._faults:
+                self._counters.fault(fault.id, _kind(fault))
+            present = {fault.id for fault in self._faults}
+            return self._counters.stats([waiter.tally for waiter in self._waiters], present)
 
-    def _hit(self, fault: Fault, size: int, connections: int = 0) -> None:
+    def _hit(self, fault: LinkFault, size: int, connections: int = 0) -> None:
         counter = self._counters.fault(fault.id, _kind(fault))
         counter.bytes += size
         counter.chunks += 1 if size else 0
         counter.connections += connections
 
-    def _delayed(self, fault: Fault, delay_s: float) -> None:
+    def _delayed(self, fault: LinkFault, delay_s: float) -> None:
         self._counters.fault(fault.id, _kind(fault)).delays.add(delay_s)
 
 
-def _kind(fault: Fault) -> str:
+def _kind(fault: LinkFault) -> str:
     return str(type(fault).__struct_config__.tag)

@@ -1,5 +1,4 @@
-"""One connection through the proxy: two pipes, each a reader thread, and a writer thread once a delay needs
-one.
+"""One connection through the proxy: two pipes, each a reader thread, and a writer thread once a delay needs it.
 
                      forward pipe
     client ──▶ reader ──┬─────────────────────────┬──▶ server        no latency: the reader sends itself
@@ -47,8 +46,10 @@ class _StoppedError(Exception):
 
 
 class Connection:
-    """One accepted connection and its way on. `dial` is called once, when no partition holds the connection any
-    more.
+    """One accepted connection and its way on.
+
+    `dial` is called once, when no partition holds the connection any more, and may find nobody (None). `closed` is
+    called once, by the last thread to leave, with whether the connection ended in a reset.
     """
 
     def __init__(
@@ -74,7 +75,11 @@ class Connection:
 
     def start(self) -> None:
         """Raises RuntimeError where no thread can be started; the connection is closed then."""
-        self.spawn(self._run)
+        try:
+            self.spawn(self._run)
+        except RuntimeError:
+            self._close()
+            raise
 
     def spawn(self, body: Callable[[], None]) -> None:
         """Runs `body` in a thread of this connection; whichever thread is the last to leave closes it."""
@@ -83,13 +88,12 @@ class Connection:
         try:
             threading.Thread(target=self._guarded, args=(body,), daemon=True).start()
         except RuntimeError:
-            self.abort(None)
-            self._leave()
-            raise
+            with self._lock:
+                self._threads -= 1
+            raise  # in a thread of this connection it ends the connection, as every defect does
 
     def abort(self, victim: socket.socket | None) -> None:
-        """Ends the connection both ways. `victim` is reset, not closed: its peer shall see what a dead peer looks
-        like.
+        """Ends the connection both ways. `victim` is reset, not closed: its peer sees what a dead peer looks like.
 
         A reader that is blocked on the victim is woken by closing only its receiving half, which sends
         nothing; the reset goes out when the last thread closes the socket. With no victim both ends are
@@ -125,7 +129,7 @@ class Connection:
         except _StoppedError:
             finished = True
         finally:
-            # Anything else is a defect: the thread's traceback goes to the log, and no half-alive connection stays behind.
+            # Anything else is a defect: its traceback goes to the log, and no half-alive connection stays behind.
             if not finished:
                 self.abort(None)
             self._leave()
@@ -135,6 +139,9 @@ class Connection:
             self._threads -= 1
             if self._threads:
                 return
+        self._close()
+
+    def _close(self) -> None:
         self._forward.retire()
         self._backward.retire()
         self.client.close()
@@ -225,6 +232,7 @@ class Pipe:
 
     def _wait_for_caps(self, size: int) -> None:
         entered = now = time.monotonic()
+        waited = False
         reserved: dict[Cap, float] = {}
         with self._changed:
             while caps := self._check().caps:
@@ -232,8 +240,10 @@ class Pipe:
                 now = time.monotonic()
                 if release <= now:
                     break
+                waited = True
                 self._changed.wait(min(release - now, RECHECK_S))
-        self._direction.throttled(reserved, time.monotonic() - entered)
+        if reserved:
+            self._direction.throttled(reserved, time.monotonic() - entered if waited else 0.0)
 
     def _pass_on(self, part: memoryview, read_at: float) -> None:
         entered = time.monotonic()
@@ -335,9 +345,7 @@ class Pipe:
         return self._direction.snapshot
 
     def _passes_partitions(self, blocked: dict[Partition, float], size: int, *, connections: int = 0) -> bool:
-        """Whether no partition holds a chunk of `size` bytes now. `blocked` keeps since when which partition has
-        held it.
-        """
+        """Whether no partition holds a chunk of `size` bytes now. `blocked`: since when which one has held it."""
         partitions = self._check().partitions
         if not partitions and not blocked:
             return True
@@ -360,9 +368,7 @@ class Pipe:
             raise _StoppedError from None
 
     def _sink_died(self) -> None:
-        """The receiver is gone. Its end reaches the source through the opposite pipe, and is held there as its
-        faults say.
-        """
+        """The receiver is gone. The source learns of it through the opposite pipe, as that one's faults allow."""
         with self._changed:
             self._broken = True
             self._changed.notify_all()

@@ -24,6 +24,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from chaoskit.errors import nearest
 from chaoskit.links.counters import LinkStats
 from chaoskit.links.direction import Direction
 from chaoskit.links.pipe import SOCKET_BUFFER_BYTES, Connection
-from chaoskit.links.settings import Fault, LinkError, LinkOpening, decode_faults
+from chaoskit.links.settings import LinkError, LinkFault, LinkOpening, decode_faults
 
 CONNECTIONS_PER_LINK_MAX = 128
 """Open connections of one link, those held by a partition included. A trainer has one or two; a hundred is
@@ -67,7 +68,7 @@ class Link:
     def start(self) -> None:
         threading.Thread(target=self._accept, name=f"accept {self.name}", daemon=True).start()
 
-    def swap(self, forward: tuple[Fault, ...], backward: tuple[Fault, ...]) -> None:
+    def swap(self, forward: tuple[LinkFault, ...], backward: tuple[LinkFault, ...]) -> None:
         self.forward.swap(forward)
         self.backward.swap(backward)
 
@@ -143,7 +144,12 @@ class Control:
 
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._verbs = {"open": self._open, "set": self._set, "stats": self._stats, "close": self._close}
+        self._verbs: dict[str, Callable[..., dict[str, Any]]] = {
+            "open": self._open,
+            "set": self._set,
+            "stats": self._stats,
+            "close": self._close,
+        }
         self.closing = False
 
     def answer(self, line: bytes) -> dict[str, Any]:
@@ -230,13 +236,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="chaoskit.links.proxy", description="The data plane of a run; started by its daemon."
     )
-    parser.add_argument(
-        "--control-fd", type=int, required=True, help="inherited end of the daemon's socketpair"
-    )
+    parser.add_argument("--control-fd", type=int, required=True, help="inherited end of the daemon's socketpair")
     arguments = parser.parse_args()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is the daemon's to handle; links stay up while it heals
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the daemon's to handle; links stay up while it heals
     channel = socket.socket(fileno=arguments.control_fd)
     channel.setblocking(True)
     control = Control()

@@ -48,9 +48,7 @@ class Latency(msgspec.Struct, frozen=True, tag_field="kind", tag="latency", forb
     def __post_init__(self) -> None:
         _check_id(self.id)
         if not (math.isfinite(self.delay_s) and 0 < self.delay_s <= DELAY_S_MAX):
-            raise ValueError(
-                f"delay_s is {self.delay_s!r}; expected seconds, above 0 and at most {DELAY_S_MAX:g}"
-            )
+            raise ValueError(f"delay_s is {self.delay_s!r}; expected seconds, above 0 and at most {DELAY_S_MAX:g}")
 
 
 class Bandwidth(msgspec.Struct, frozen=True, tag_field="kind", tag="bandwidth", forbid_unknown_fields=True):
@@ -72,9 +70,7 @@ class Bandwidth(msgspec.Struct, frozen=True, tag_field="kind", tag="bandwidth", 
 
 
 class Partition(msgspec.Struct, frozen=True, tag_field="kind", tag="partition", forbid_unknown_fields=True):
-    """A black hole: nothing leaves, not even the end of a connection; all is held and leaves in order
-    afterwards.
-    """
+    """A black hole: nothing leaves, not even the end of a connection; all is held and leaves in order afterwards."""
 
     id: str
 
@@ -82,9 +78,9 @@ class Partition(msgspec.Struct, frozen=True, tag_field="kind", tag="partition", 
         _check_id(self.id)
 
 
-Fault = Latency | Bandwidth | Partition
+LinkFault = Latency | Bandwidth | Partition
 
-FAULT_KINDS: Mapping[str, type[Fault]] = {"latency": Latency, "bandwidth": Bandwidth, "partition": Partition}
+FAULT_KINDS: Mapping[str, type[LinkFault]] = {"latency": Latency, "bandwidth": Bandwidth, "partition": Partition}
 
 
 class LinkOpening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +95,7 @@ class LinkOpening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward: list[dict[str, Any]] = []
 
 
-def decode_faults(raw: object, where: str) -> tuple[Fault, ...]:
+def decode_faults(raw: object, where: str) -> tuple[LinkFault, ...]:
     """The faults of one direction from a JSON list. Raises LinkError naming `where`, the position and the
     nearest name.
     """
@@ -107,12 +103,12 @@ def decode_faults(raw: object, where: str) -> tuple[Fault, ...]:
         raise LinkError(f"{where}: expected a list of faults, got {type(raw).__name__}")
     if len(raw) > FAULTS_PER_DIRECTION_MAX:
         raise LinkError(f"{where}: {len(raw)} faults at once; expected at most {FAULTS_PER_DIRECTION_MAX}")
-    faults = tuple(_decode_fault(item, f"{where}[{position}]") for position, item in enumerate(raw))
+    faults = tuple(decode_fault(item, f"{where}[{position}]") for position, item in enumerate(raw))
     check_distinct(faults, where)
     return faults
 
 
-def check_distinct(faults: Sequence[Fault], where: str) -> None:
+def check_distinct(faults: Sequence[LinkFault], where: str) -> None:
     """Raises LinkError where two faults of one direction share an id: their evidence would be mixed."""
     seen: set[str] = set()
     for fault in faults:
@@ -121,15 +117,14 @@ def check_distinct(faults: Sequence[Fault], where: str) -> None:
         seen.add(fault.id)
 
 
-def _decode_fault(raw: object, where: str) -> Fault:
+def decode_fault(raw: object, where: str = "fault") -> LinkFault:
+    """One fault from its JSON object. Raises LinkError saying where, what was expected and the nearest name."""
     if not isinstance(raw, Mapping):
         raise LinkError(f"{where}: expected an object with id and kind, got {type(raw).__name__}")
     kind = raw.get("kind")
     if not isinstance(kind, str) or kind not in FAULT_KINDS:
         expected = ", ".join(sorted(FAULT_KINDS))
-        raise LinkError(
-            f"{where}: unknown kind {kind!r}; expected one of {expected}{nearest(str(kind), FAULT_KINDS)}"
-        )
+        raise LinkError(f"{where}: unknown kind {kind!r}; expected one of {expected}{nearest(str(kind), FAULT_KINDS)}")
     fault_type = FAULT_KINDS[kind]
     fields = (*fault_type.__struct_fields__, "kind")
     for key in raw:

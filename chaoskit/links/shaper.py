@@ -32,22 +32,16 @@ CHUNK_BYTES_MIN = 1024
 """Smallest slice of a capped link: keeps a 1 Mbit/s link at about 120 wake-ups a second."""
 
 CHUNK_S = 0.002
-"""A capped link passes slices of about this duration, so that the flow is even and a change acts within 5
-ms.
-"""
+"""A capped link passes slices of about this duration, so that the flow is even and a change acts within 5 ms."""
 
 CATCH_UP_S_MAX = 0.25
-"""Most lateness that a backlogged cap makes good. Above the wake-up delays of a loaded machine, far below a
-stall.
-"""
+"""Most lateness that a backlogged cap makes good. Above the wake-up delays of a loaded machine, far below a stall."""
 
 HELD_BYTES_MAX = 32 * 1024 * 1024
 """Most bytes in flight on one delayed direction of one connection; beyond it the sender feels backpressure."""
 
 HELD_CHUNKS_MAX = 16 * 1024
-"""Most chunks in flight there: bounds the memory of many small messages, each of which costs a few hundred
-bytes.
-"""
+"""Most chunks in flight there: bounds the memory of many small messages, each of which costs a few hundred bytes."""
 
 
 class Cap:
