@@ -1,0 +1,140 @@
+"""Isolation: nobody else pays for a fault. That is what "decoupled" means, and it is measured here.
+
+Speeds are ratios inside one run: a shared machine is faster in one minute than in the next, and the control
+run may have been made yesterday.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from chaoskit.journal import History
+from chaoskit.plan import Setting
+from chaoskit.probes.base import Case, Finding, Verdict, probe
+from chaoskit.probes.rejoin import rejoins
+from chaoskit.probes.touch import Touch, pace_s, step_times, touches
+
+STEPS_MIN = 5
+"""A median of fewer intervals says nothing."""
+STALL_STEPS = 20
+"""A gap shorter than this many of the learner's own steps is a slow step, not a stall."""
+STALL_WINDOW_S_MIN = 2.0
+"""A window shorter than this may pass between two time slices of a loaded machine."""
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """One untouched learner in one fault window."""
+
+    share: float
+    """Its rate in the window, of its own rate outside all windows; 0 for a stall."""
+    learner: str
+    touch: Touch
+    told: str
+
+
+@probe(
+    "L8",
+    "isolation",
+    "A learner that no fault touches steps during a fault at no less than a share of its own rate without"
+    " faults, and never stalls.",
+    needs=("step", "intent"),
+    settings=(
+        Setting(name="rate", unit="share", default=0.5, about="the least share of its own rate outside faults"),
+        Setting(
+            name="stall",
+            unit="duration",
+            default=5.0,
+            about="the longest time between two steps that is not a stall; at least 20 of its own median steps",
+        ),
+    ),
+)
+def isolation(case: Case) -> Finding:
+    """Rates are compared by the median time from step to step. Medians do not see a stall, so the longest time
+    without a step is judged by itself; and a window of STALL_WINDOW_S_MIN or more that holds not one of 20
+    expected steps is a stall too. A fault on the syncer touches everyone, so such windows are not judged; nor is
+    a learner that is still coming back from an earlier fault."""
+    hits = touches(case.history)
+    comebacks = _comebacks(case.history, hits)
+    paces: list[_Pace] = []
+    too_short = 0
+    for learner, runs in step_times(case.history).items():
+        own_s = _own_pace_s(learner, runs, hits, case.control)
+        for touch in hits:
+            if any(learner in hit.learners and hit.overlaps(touch.start_s, touch.end_s) for hit in hits):
+                continue
+            if any(touch.overlaps(*comeback) for comeback in comebacks.get(learner, ())):
+                continue
+            pace = None if own_s is None else _pace_in(learner, runs, touch, own_s, case.tolerance["stall_s"])
+            if pace is None:
+                too_short += 1
+            else:
+                paces.append(pace)
+    if not paces:
+        why = "they are too short to count steps in" if too_short else "each is touched, or still coming back"
+        return Finding(Verdict.NOT_RUN, f"In {len(hits)} fault windows no learner can be judged: {why}.")
+    worst = min(paces, key=lambda pace: pace.share)
+    least = case.tolerance["rate_share"]
+    failed = worst.share < least
+    return Finding(
+        Verdict.FAIL if failed else Verdict.PASS,
+        f"Of {len(paces)} windows of untouched learners the slowest was {worst.learner}'s during "
+        f"{worst.touch.injection}: {worst.told}{_against_control(case, worst.learner)}; "
+        f"{'expected' if failed else 'asked was'} at least {100 * least:.0f} %.",
+        100 * worst.share,
+        100 * least,
+        "%",
+        worst.touch.records if failed else (),
+    )
+
+
+def _comebacks(history: History, hits: list[Touch]) -> dict[str, list[tuple[float, float]]]:
+    """Learner -> (lost, ready) of each return after a fault that touched it. Without a fault there is none: an
+    untouched learner that is lost is a stall."""
+    comebacks: dict[str, list[tuple[float, float]]] = {}
+    for one in rejoins(history):
+        if any(one.learner in hit.learners and hit.start_s <= one.lost_s for hit in hits):
+            ready_s = math.inf if one.ready_s is None else one.ready_s
+            comebacks.setdefault(one.learner, []).append((one.lost_s, ready_s))
+    return comebacks
+
+
+def _own_pace_s(learner: str, runs: list[list[float]], hits: list[Touch], control: History | None) -> float | None:
+    """Median seconds from step to step outside all fault windows; else in the control run; else None."""
+    steps_s = [
+        after - before
+        for run in runs
+        for before, after in pairwise(run)
+        if not any(hit.overlaps(before, after) for hit in hits)
+    ]
+    if len(steps_s) >= STEPS_MIN:
+        return median(steps_s)
+    return None if control is None else pace_s(control).get(learner)
+
+
+def _pace_in(learner: str, runs: list[list[float]], touch: Touch, own_s: float, stall_s: float) -> _Pace | None:
+    """How the learner stepped within the window; None where it was too short, or the learner not running."""
+    run = next((run for run in runs if run[0] < touch.start_s and run[-1] > touch.start_s), None)
+    if run is None:
+        return None
+    end_s = min(touch.end_s, run[-1])
+    inside = [t for t in run if touch.start_s <= t <= end_s]
+    gaps_s = [after - before for before, after in pairwise([touch.start_s, *inside, end_s])]
+    stall_s_min = max(stall_s, STALL_STEPS * own_s)
+    stuck = not inside and end_s - touch.start_s >= max(STALL_WINDOW_S_MIN, STALL_STEPS * own_s)
+    if max(gaps_s) > stall_s_min or stuck:
+        return _Pace(0.0, learner, touch, f"it made no step for {max(gaps_s):.1f} s")
+    if len(inside) <= STEPS_MIN:
+        return None
+    share = own_s / max(median(after - before for before, after in pairwise(inside)), 1e-9)
+    return _Pace(share, learner, touch, f"{100 * share:.0f} % of its own rate outside faults")
+
+
+def _against_control(case: Case, learner: str) -> str:
+    """Its rate over the whole run against the control run; for the reader, not for the verdict."""
+    here = pace_s(case.history).get(learner)
+    there = None if case.control is None else pace_s(case.control).get(learner)
+    return f" (over the whole run {100 * there / here:.0f} % of the control run's)" if here and there else ""
