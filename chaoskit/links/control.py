@@ -226,7 +226,7 @@ class Proxy:
         self._call("open", START_DEADLINE_S, links=openings)
 
     def _end_process(self, grace_s: float) -> bool:
-        """Lets go of the control end, upon which a healthy process exits; kills it after `grace_s`. Says if it is gone."""
+        """Lets go of the control end, upon which a healthy process exits; kills it after `grace_s`. Is it gone?"""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -91,9 +91,7 @@ class Delays:
         self._buckets[min(BUCKETS - 1, int(octaves * BUCKETS_PER_OCTAVE))] += 1
 
     def median_s(self) -> float:
-        """The geometric middle of the bucket that holds the median, kept within what was really seen; 0 if nothing
-        was.
-        """
+        """The middle of the median's bucket, kept within what was really seen; 0 if nothing was."""
         seen = 0
         for bucket, count in enumerate(self._buckets):
             seen += count
@@ -134,9 +132,7 @@ class FaultCounter:
 
 
 class Tally:
-    """Bytes and chunks of one direction of one connection. One thread writes at a time, so the fast path takes
-    no lock.
-    """
+    """Bytes and chunks of one direction of one connection. One thread writes at a time: no lock."""
 
     __slots__ = ("bytes", "chunks")
 
@@ -146,9 +142,7 @@ class Tally:
 
 
 class DirectionCounters:
-    """Counters of one direction. The caller holds the direction's lock, except for reading the tallies' plain
-    numbers.
-    """
+    """Counters of one direction. The caller holds the direction's lock."""
 
     def __init__(self) -> None:
         self.ended = Tally()

@@ -1,5 +1,4 @@
-"""One direction of one link: the snapshot of its faults, the clocks of its caps and its counters, shared by
-all connections.
+"""One direction of one link: the snapshot of its faults and its counters, shared by all connections.
 
 The order in which faults of one direction act is fixed, whatever the order in which they were set:
 
@@ -57,9 +56,7 @@ class Waiter(Protocol):
 
 
 class Direction:
-    """Snapshot, caps and counters of one direction of one link. The lock is never held across a wait or a
-    socket call.
-    """
+    """Snapshot, caps and counters of one direction. The lock is never held across a wait or a socket call."""
 
     def __init__(self) -> None:
         self.snapshot = CLEAR
@@ -70,9 +67,7 @@ class Direction:
         self._backlogged: set[Waiter] = set()
 
     def swap(self, faults: Sequence[LinkFault]) -> None:
-        """Replaces all faults; effective for the next byte, also of those held now. A cap that stays keeps its
-        clock.
-        """
+        """Replaces all faults, effective for the next byte and for those held now. A cap that stays keeps its clock."""
         with self._lock:
             self._faults = tuple(faults)
             known = {cap.fault: cap for cap in self.snapshot.caps}
@@ -132,9 +127,7 @@ class Direction:
                 self._delayed(cap.fault, waited_s if cap is slowest else 0.0)
 
     def idle(self, waiter: Waiter) -> None:
-        """Nothing waits behind the caps on this connection: lateness from now on is the sender's, and is not caught
-        up.
-        """
+        """Nothing waits behind the caps on this connection: from now on lateness is the sender's own."""
         with self._lock:
             self._backlogged.discard(waiter)
 

@@ -212,9 +212,7 @@ class Control:
 
 
 def read_address(path: Path) -> tuple[str, int]:
-    """The `host:port` that the accepting side has published in a file. Raises OSError or ValueError saying what
-    is wrong.
-    """
+    """The `host:port` that the accepting side has published in a file. Raises OSError or ValueError."""
     with path.open("rb") as file:
         text = file.read(ADDRESS_BYTES_MAX).decode("utf-8", "replace").strip()
     host, _, port = text.rpartition(":")
@@ -230,9 +228,7 @@ def _tune(end: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serves control until it closes, then ends the process with all its threads, whatever they are in the
-    middle of.
-    """
+    """Serves control until it closes, then ends the process, whatever its threads are in the middle of."""
     parser = argparse.ArgumentParser(
         prog="chaoskit.links.proxy", description="The data plane of a run; started by its daemon."
     )

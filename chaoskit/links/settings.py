@@ -38,9 +38,7 @@ class ProxyError(ChaoskitError):
 
 
 class Latency(msgspec.Struct, frozen=True, tag_field="kind", tag="latency", forbid_unknown_fields=True):
-    """Each byte leaves `delay_s` seconds later than it would; throughput is kept (bounded by what may be in
-    flight).
-    """
+    """Each byte leaves `delay_s` seconds later; throughput is kept, within the bound of what may be in flight."""
 
     id: str
     delay_s: float
@@ -84,9 +82,7 @@ FAULT_KINDS: Mapping[str, type[LinkFault]] = {"latency": Latency, "bandwidth": B
 
 
 class LinkOpening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One link of an `open` request. It may be born faulty, so that no connection escapes between its creation
-    and its faults.
-    """
+    """One link of an `open` request, which may be born faulty: no connection escapes before its faults are set."""
 
     name: str
     fd: int
@@ -96,9 +92,7 @@ class LinkOpening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_faults(raw: object, where: str) -> tuple[LinkFault, ...]:
-    """The faults of one direction from a JSON list. Raises LinkError naming `where`, the position and the
-    nearest name.
-    """
+    """The faults of one direction from a JSON list. Raises LinkError with place and nearest name."""
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise LinkError(f"{where}: expected a list of faults, got {type(raw).__name__}")
     if len(raw) > FAULTS_PER_DIRECTION_MAX:

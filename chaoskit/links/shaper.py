@@ -1,5 +1,4 @@
-"""The arithmetic of caps and delays: pure, no thread, no socket; every time is an argument, in seconds of
-one monotonic clock.
+"""The arithmetic of caps and delays: pure, no thread, no socket; every time is an argument, in seconds.
 
 **Cap.** A virtual clock (GCRA, ITU-T I.371): `clock` is the time at which everything admitted so far would
 have left a line of exactly `rate` bytes a second. Admitting n bytes advances it by n / rate, and they may
@@ -59,9 +58,7 @@ class Cap:
         return min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, int(self._rate_bytes_s * CHUNK_S)))
 
     def reserve(self, now: float, size: int, *, backlogged: bool) -> float:
-        """Admits `size` bytes and returns when they may leave (possibly in the past). `backlogged`: bytes were
-        already waiting.
-        """
+        """Admits `size` bytes; returns when they may leave, perhaps in the past. `backlogged`: they had to wait."""
         fresh = self._clock == float("-inf")
         floor = now - CATCH_UP_S_MAX if backlogged and not fresh else now
         self._clock = max(self._clock, floor) + size / self._rate_bytes_s
@@ -96,9 +93,7 @@ class DelayQueue:
         return len(self._chunks)
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes may enter. An empty queue always has room, so that no chunk can be stuck
-        outside.
-        """
+        """Whether `size` more bytes may enter. An empty queue has room for any chunk, so that none is stuck."""
         if not self._chunks:
             return True
         return self.bytes + size <= HELD_BYTES_MAX and len(self._chunks) < HELD_CHUNKS_MAX
@@ -111,9 +106,7 @@ class DelayQueue:
         return self._chunks[0] if self._chunks else None
 
     def wait_s(self, now: float, delay_s: float) -> float | None:
-        """Seconds until the first chunk is due under a delay of `delay_s`; 0 or less if it is; None if nothing is
-        held.
-        """
+        """Seconds until the first chunk is due under `delay_s`; 0 or less if it is; None if nothing is held."""
         if not self._chunks:
             return None
         return self._chunks[0].entered + delay_s - now
