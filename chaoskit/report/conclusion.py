@@ -1,7 +1,7 @@
 """How a run ended: the one place where a history and its probe results become a verdict and an exit code.
 
-What is most urgent for the reader wins: a machine that may still be harmed comes before everything, then a run that proves
-nothing because the tool failed, then an end that was not the plan's own, then what the probes say.
+What is most urgent for the reader wins: a machine that may still be harmed comes before everything, then a run that
+proves nothing because the tool failed, then an end that was not the plan's own, then what the probes say.
 """
 
 from __future__ import annotations

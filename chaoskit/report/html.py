@@ -19,17 +19,21 @@ ROWS_MAX = 150
 EVIDENCE_MAX = 6
 
 SEED_TEXT = (
-    "The decisions of a run are reproduced exactly by its seed: what is injected, where, on which trigger and with which settings; a "
-    "second run with the same seed decides the same. On real processes a seed does not reproduce the order in which messages arrive, "
-    "nor how the operating system schedules processes, so the moments differ by milliseconds, a merge may take in other work, and "
-    "the losses of two runs differ in their last digits."
+    "The decisions of a run are reproduced exactly by its seed: what is injected, where, on which trigger and with"
+    " which settings; a second run with the same seed decides the same. On real processes a seed does not reproduce the"
+    " order in which messages arrive, nor how the operating system schedules processes, so the moments differ by"
+    " milliseconds, a merge may take in other work, and the losses of two runs differ in their last digits."
 )
 
 
 def render(summary: Summary) -> str:
     """The whole page. Every text that comes from a journal is escaped."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["seconds"] = seconds_text
     environment.filters["moment"] = lambda t_s: "–" if t_s is None else f"{t_s:.1f} s"

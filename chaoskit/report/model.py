@@ -1,8 +1,8 @@
 """The summary of a run: every figure a report shows, computed once.
 
-The renderers (html, markdown, junit, json) only lay these values out; none of them looks at a journal or derives a figure
-again. All times are seconds on the clock of the run, whose zero is the start of the steady phase; `None` means the history
-does not tell.
+The renderers (html, markdown, junit, json) only lay these values out; none of them looks at a journal or derives a
+figure again. All times are seconds on the clock of the run, whose zero is the start of the steady phase; `None` means
+the history does not tell.
 """
 
 from __future__ import annotations
@@ -217,6 +217,9 @@ class Summary:
     phases: tuple[Phase, ...]
     curve: Curve
     control: Curve | None
+    gap: tuple[tuple[int, float], ...]
+    """(merges, loss of the run as a share above that of the control run after as many merges); empty without a
+    control run."""
     windows: tuple[FaultWindow, ...]
     marks: tuple[Mark, ...]
     lanes: tuple[Lane, ...]

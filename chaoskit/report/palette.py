@@ -1,8 +1,8 @@
 """The colours of a report: one name, one value on a light page, one on a dark page.
 
-The charts are drawn in the light values and then refer to the names, so that one drawing follows the theme of its page. No two
-light values are equal, or the way back from value to name would be lost. The fault families differ in lightness as well as in
-hue, and every coloured thing also carries a number or a word.
+The charts are drawn in the light values and then refer to the names, so that one drawing follows the theme of its
+page. No two light values are equal, or the way back from value to name would be lost. The fault families differ in
+lightness as well as in hue, and every coloured thing also carries a number or a word.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PALETTE: Mapping[str, tuple[str, str]] = {
     "ghost": ("#87919f", "#8591a1"),
     "up": ("#bfe3d2", "#1f4a3b"),
     "up-strong": ("#2e8f67", "#4fbf91"),
-    "joining": ("#cfe0f7", "#24405f"),
-    "down": ("#f6c9c5", "#5b2a27"),
-    "paused": ("#f7dfa8", "#5a4616"),
+    "joining": ("#cfe0f7", "#2b4f7c"),
+    "down": ("#f6c9c5", "#7d332e"),
+    "paused": ("#f7dfa8", "#77591a"),
     "kill": ("#c2362b", "#ff8a80"),
     "pause": ("#9a6500", "#f0bd55"),
     "link": ("#7a45b5", "#c19af0"),

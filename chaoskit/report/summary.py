@@ -4,13 +4,15 @@
     control  ──┼──▶ summarise ──▶ Summary ──▶ html, markdown, junit, json
     results  ──┘
 
-Pure: the same arguments give the same summary, on any machine and at any time, so a report can be written again from a run's
-folder. Every secret-looking text is hidden here, once, before any renderer sees it.
+Pure: the same arguments give the same summary, on any machine and at any time, so a report can be written again from
+a run's folder. Every secret-looking text is hidden here, once, before any renderer sees it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 
 from chaoskit.journal import History, InjectionEntry
 from chaoskit.probes import ProbeResult, Verdict
@@ -39,6 +41,7 @@ from chaoskit.report.timeline import (
     Clock,
     clock_of,
     curve_of,
+    gap_of,
     integer_of,
     lanes_of,
     link_name,
@@ -58,6 +61,9 @@ _VERDICTS: Mapping[Verdict, ProbeVerdict] = {
     Verdict.NOT_RUN: "not run",
 }
 
+_ORDER: Sequence[ProbeVerdict] = ("fail", "unknown", "pass", "not run")
+"""What needs reading comes first."""
+
 
 def summarise(
     history: History,
@@ -71,8 +77,8 @@ def summarise(
 ) -> Summary:
     """Everything a report shows of one run.
 
-    `command` is the line that reproduces it; `fidelity` maps a fault kind to (what it stands for, what it does not certify);
-    `versions` names what ran, for instance {"python": "3.12.1"}; `about` is the plan's own description.
+    `command` is the line that reproduces it; `fidelity` maps a fault kind to (what it stands for, what it does not
+    certify); `versions` names what ran, for instance {"python": "3.12.1"}; `about` is the plan's own description.
     """
     header = history.header
     told = {} if header is None else header.data
@@ -81,7 +87,7 @@ def summarise(
     rejoins = rejoins_of(history, clock)
     curve = curve_of(history, str(told.get("run", "")), clock)
     control_curve = None if control is None else _control_curve(control)
-    probes = tuple(_probe(result) for result in results)
+    probes = tuple(sorted(map(_probe, results), key=lambda probe: _ORDER.index(probe.verdict)))
     used = dict.fromkeys(entry.fault for entry in history.injections if entry.fault)
     seed = told.get("seed")
     summary = Summary(
@@ -91,10 +97,10 @@ def summarise(
         about=about,
         target=str(told.get("target", "")),
         seed=seed if type(seed) is int else None,
-        wall_time=str(told.get("wall_time", "")),
+        wall_time=_wall_time_text(told.get("wall_time")),
         command=command,
         control_run="" if control_curve is None else control_curve.run,
-        versions=_versions(told.get("chaoskit"), versions or {}),
+        versions=_versions(told, versions or {}),
         conclusion=conclude(history, results),
         figures=_figures(history, control, results, curve, control_curve, rejoins),
         start_s=0.0,
@@ -102,6 +108,7 @@ def summarise(
         phases=phases_of(history, clock),
         curve=curve,
         control=control_curve,
+        gap=gap_of(curve, control_curve),
         windows=windows,
         marks=marks_of(windows, rejoins, history),
         lanes=lanes_of(history, clock),
@@ -121,9 +128,28 @@ def _control_curve(control: History) -> Curve:
     return curve_of(control, name, clock_of(control))
 
 
-def _versions(chaoskit: object, others: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    named = {"chaoskit": str(chaoskit)} if chaoskit else {}
-    return tuple({**named, **others}.items())
+def _versions(told: Mapping[str, object], others: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What ran: chaoskit and the journal's own `versions` first, since a report may be written again on another
+    machine."""
+    named = {"chaoskit": str(told["chaoskit"])} if told.get("chaoskit") else {}
+    journal = told.get("versions")
+    if isinstance(journal, Mapping):
+        named |= {str(name): str(version) for name, version in journal.items()}
+    return tuple({**others, **named}.items())
+
+
+def _wall_time_text(wall_time: object) -> str:
+    """`2026-04-11 10:15:00 UTC`; a wall time of another form as it is."""
+    if isinstance(wall_time, (int, float)) and not isinstance(wall_time, bool):
+        return f"{datetime.fromtimestamp(wall_time, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    text = str(wall_time or "")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if moment.tzinfo is None:
+        return f"{moment:%Y-%m-%d %H:%M:%S}"
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _probe(result: ProbeResult) -> Probe:
@@ -243,11 +269,12 @@ def _gap_figure(history: History, control: History | None) -> KeyFigure | None:
 
 def _longest_gap_s(history: History) -> float | None:
     times = [record.t for record in history.of("merge")]
-    return max((after - before for before, after in zip(times, times[1:], strict=False)), default=None)
+    return max((after - before for before, after in pairwise(times)), default=None)
 
 
 def _tokens_figure(history: History, curve: Curve) -> KeyFigure | None:
-    """Tokens merged, and their share of all tokens processed. An incarnation's last step tells how many it processed."""
+    """Tokens merged, and their share of all tokens processed. An incarnation's last step tells how many it
+    processed."""
     processed: dict[tuple[str, int], float] = {}
     for record in history.of("step"):
         count = number_of(record, "tokens")

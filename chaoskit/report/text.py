@@ -30,7 +30,7 @@ _UNITS = {
     "mbit": "Mbit",
 }
 
-# A name that ends in one of these words, as in OPENAI_API_KEY or db-password. "tokens" is no secret here: it is what is trained on.
+# A name that ends in one of these words, as in MY_API_KEY or db-password. "tokens" is none: it is what is trained on.
 _SECRET_NAME = (
     r"(?:[A-Za-z0-9]+[_-])*"
     r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY|API[_-]KEY|ACCESS[_-]KEY|PRIVATE[_-]KEY|SECRET[_-]KEY|KEY)"
@@ -167,9 +167,11 @@ def versions_text(versions: tuple[int, ...]) -> str:
 
 
 def measure_text(value: float | None, unit: str) -> str:
-    """A measured value with its unit; shares and ratios without one, a dash for None."""
+    """A measured value with its unit; a dash for None."""
     if value is None:
         return "–"
+    if unit in ("share", "ratio"):
+        return number_text(value)
     if unit in ("%", "percent"):
         return f"{number_text(value)} %"
     return f"{number_text(value)} {unit}".strip()

@@ -1,7 +1,7 @@
 """What happened when: lanes, fault windows, curves and rejoins of a run, as functions of its history.
 
-Nothing here trusts a record to be complete: another trainer may write only part of the tape, and a killed one stops in the
-middle. What is missing becomes None or an empty tuple, never a guess.
+Nothing here trusts a record to be complete: another trainer may write only part of the tape, and a killed one stops
+in the middle. What is missing becomes None or an empty tuple, never a guess.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from chaoskit.journal import History, InjectionEntry, Record
@@ -53,11 +54,15 @@ class Clock:
 
 
 def clock_of(history: History) -> Clock:
-    """The clock of the run behind `history`; without phases its zero is the first record."""
+    """The clock of the run behind `history`: from the steady phase to the stop, or what comes nearest to these."""
     if not history.records:
         return Clock(0.0, 0.0)
-    zero = next((start for phase, start, _ in history.phases if phase == "steady"), history.records[0].t)
+    starts = {phase: start for phase, start, _ in reversed(history.phases)}
+    zero = starts.get("steady", history.records[0].t)
     end = history.end.t if history.end is not None else max(record.t for record in history.records)
+    if "stop" in starts:
+        # What the roles do once they are told to stop is no part of the picture; an undo that came late is.
+        end = max([starts["stop"], *(record.t for record in history.of("undone"))])
     return Clock(zero, round(max(end - zero, 0.0), 3))
 
 
@@ -121,6 +126,29 @@ def merged_tokens(merge: Record) -> float:
     """Tokens that one merge took in, over all its contributions."""
     counts = [item.get("tokens") for item in contributions_of(merge)]
     return float(sum(count for count in counts if isinstance(count, (int, float)) and not isinstance(count, bool)))
+
+
+def gap_of(curve: Curve, control: Curve | None) -> tuple[tuple[int, float], ...]:
+    """(merges, loss / control loss - 1) at each evaluation of the run that lies within those of the control run."""
+    if control is None:
+        return ()
+    found = []
+    for merges, loss in zip(curve.merges, curve.loss, strict=True):
+        other = interpolated(control.merges, control.loss, merges)
+        if other is not None and other > 0:
+            found.append((merges, round(loss / other - 1, 6)))
+    return tuple(found)
+
+
+def interpolated(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
+    """The value at `x` on the straight lines between the points (`xs` ascending); None outside of them."""
+    if not xs or not xs[0] <= x <= xs[-1]:
+        return None
+    after = bisect.bisect_left(xs, x)
+    if xs[after] == x:
+        return ys[after]
+    share = (x - xs[after - 1]) / (xs[after] - xs[after - 1])
+    return ys[after - 1] + share * (ys[after] - ys[after - 1])
 
 
 def thinned(items: Sequence[_Item], points_max: int) -> list[_Item]:
@@ -218,7 +246,7 @@ def _segments(role: str, history: History, clock: Clock) -> tuple[Segment, ...]:
     end_t = clock.zero_t + clock.end_s
     segments = []
     for index, (t, state, number) in enumerate(changes):
-        until = changes[index + 1][0] if index + 1 < len(changes) else end_t
+        until = min(changes[index + 1][0], end_t) if index + 1 < len(changes) else end_t
         if until > t:
             segments.append(Segment(clock.at(t), clock.at(until), state, number))
     return _merged(_with_pauses(segments, _pauses(role, history, clock)))
@@ -302,7 +330,7 @@ def rejoins_of(history: History, clock: Clock) -> tuple[Rejoin, ...]:
     merges = history.of("merge")
     found = []
     for learner, records in joins.items():
-        for before, join in zip(records, records[1:], strict=False):
+        for before, join in pairwise(records):
             found.append((join.t, _rejoin(learner, before, join, history, clock, merges)))
     return tuple(rejoin for _, rejoin in sorted(found, key=lambda item: item[0]))
 
@@ -316,7 +344,11 @@ def _rejoin(
     left = _last_between(history.of("leave"), "learner", learner, before.t, join.t)
     lost = exited or left
     ready = next(
-        (record for record in history.of("ready") if record.node == learner and record.get("incarnation") == incarnation),
+        (
+            record
+            for record in history.of("ready")
+            if record.node == learner and record.get("incarnation") == incarnation
+        ),
         None,
     )
     merged = _first_merge(merges, learner, incarnation, join.t)
