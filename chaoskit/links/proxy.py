@@ -1,5 +1,4 @@
-"""The proxy process: `python -P -m chaoskit.links.proxy --control-fd N`, started by the daemon, one for all
-links of a run.
+"""The proxy process, `python -P -m chaoskit.links.proxy --control-fd N`: one for all links of a run.
 
 Control is a socketpair whose other end the daemon holds: JSON lines, a request `{"id": n, "do": ...}`, a
 reply `{"id": n, "ok": true, ...}` or `{"id": n, "ok": false, "error": "..."}`. The main thread serves it
@@ -7,11 +6,11 @@ and never waits for data: it swaps snapshots and reads counters. When the contro
 dead or has let go) the process exits at once: a link without its daemon must not go on shaping traffic that
 nobody accounts for.
 
-    open   {links: [{name, fd, upstream, forward?, backward?}]}    fd: an inherited listening socket;
-    upstream: a file with host:port set    {link, forward: [fault...], backward: [fault...]}       replaces
-    all faults of one link, both directions stats  {}
-    -> {links: {name: LinkStats}} close  {}                                                      replies,
-    then exits
+    open   {links: [{name, fd, upstream, forward?, backward?}]}  fd: an inherited listening socket,
+                                                                 upstream: a file that will hold host:port
+    set    {link, forward: [fault...], backward: [fault...]}     replaces all faults of one link
+    stats  {}                                                    -> {links: {name: LinkStats}}
+    close  {}                                                    replies, then exits
 """
 
 from __future__ import annotations
