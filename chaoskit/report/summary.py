@@ -31,6 +31,7 @@ from chaoskit.report.model import (
 from chaoskit.report.text import (
     count_text,
     family_of,
+    measure_text,
     number_text,
     pairs_text,
     seconds_text,
@@ -218,11 +219,15 @@ def _loss_figure(curve: Curve, control: Curve | None, results: Sequence[ProbeRes
     note = f"after {curve.merges[-1]} merges"
     if control is not None and control.loss:
         ratio = curve.loss[-1] / control.loss[-1] - 1 if control.loss[-1] else 0.0
-        note = f"control run {number_text(control.loss[-1])}, that is {ratio:+.1%}"
+        note = f"control run {number_text(control.loss[-1])}: {_percent(ratio)}"
     judged = next((result for result in results if result.probe == "loss" and result.tolerance is not None), None)
     if judged is not None and judged.tolerance is not None:
-        note += f"; allowed {number_text(judged.tolerance)}{_unit_text(judged.unit)}"
+        note += f"; allowed {measure_text(judged.tolerance, judged.unit)}"
     return KeyFigure("Final loss", number_text(curve.loss[-1]), note, curve.loss[-1], "nats per byte")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %"
 
 
 def _goodput_figure(results: Sequence[ProbeResult]) -> KeyFigure | None:
@@ -230,17 +235,11 @@ def _goodput_figure(results: Sequence[ProbeResult]) -> KeyFigure | None:
     judged = next((result for result in results if result.probe == "goodput" and result.measured is not None), None)
     if judged is None or judged.measured is None:
         return None
-    share = judged.unit in ("", "share", "ratio")
-    value = f"{judged.measured:.0%}" if share else f"{number_text(judged.measured)}{_unit_text(judged.unit)}"
-    note = "useful tokens against the control run"
+    note = "of the tokens processed were merged"
     if judged.tolerance is not None:
-        bar = f"{judged.tolerance:.0%}" if share else f"{number_text(judged.tolerance)}{_unit_text(judged.unit)}"
-        note += f"; at least {bar}"
+        note = f"of the control run's; at least {measure_text(judged.tolerance, judged.unit)} was asked for"
+    value = measure_text(judged.measured, judged.unit)
     return KeyFigure("Goodput", value, note, _finite(judged.measured), judged.unit)
-
-
-def _unit_text(unit: str) -> str:
-    return f" {unit}" if unit else ""
 
 
 def _rejoin_figure(rejoins: Sequence[Rejoin]) -> KeyFigure | None:

@@ -167,11 +167,11 @@ def versions_text(versions: tuple[int, ...]) -> str:
 
 
 def measure_text(value: float | None, unit: str) -> str:
-    """A measured value with its unit; a dash for None."""
+    """A measured value with its unit; a dash for None. Counts of violations and plain ratios stand alone."""
     if value is None:
         return "–"
-    if unit in ("share", "ratio"):
+    if unit in ("share", "ratio", "violations"):
         return number_text(value)
-    if unit in ("%", "percent"):
-        return f"{number_text(value)} %"
+    if unit == "%":
+        return f"{value:.3g} %"
     return f"{number_text(value)} {unit}".strip()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chaoskit.journal import AppendLog
+from chaoskit.probes import ProbeResult, Verdict
 
 BOOT_T = 5000.0
 """Monotonic time at which the sample run begins; steady begins 9 s later."""
@@ -155,7 +156,17 @@ def _write_rejoin(writer: Writer, learner: Learner) -> None:
     role, merges = learner.name, int(RESTART_S / ROUND_S)
     versions = [merges // FRAGMENTS + (fragment < merges % FRAGMENTS) for fragment in range(FRAGMENTS)]
     later = [version + 1 for version in versions]
-    writer.note(at(KILL_S + 0.001), "exit", role=role, pid=4103, start=1, code=None, signal=9, expected=True, injection="crash#1")
+    writer.note(
+        at(KILL_S + 0.001),
+        "exit",
+        role=role,
+        pid=4103,
+        start=1,
+        code=None,
+        signal=9,
+        expected=True,
+        injection="crash#1",
+    )
     writer.tape("syncer.1", at(KILL_S + 0.003), "leave", learner=role, incarnation=1, why="connection closed")
     writer.note(at(RESTART_S), "spawn", role=role, pid=4107, start_time=9000, start=2, cause="restart")
     writer.tape(f"{role}.2", at(RESTART_S + 2.4), "start", role=role, pid=4107, format=1)
@@ -163,7 +174,14 @@ def _write_rejoin(writer: Writer, learner: Learner) -> None:
     writer.tape("syncer.1", at(RESTART_S + 2.6), "join", learner=role, **joined)
     writer.tape(f"{role}.2", at(RESTART_S + 2.61), "welcome", **joined)
     for fragment in range(FRAGMENTS):
-        adopted = {"incarnation": 2, "fragment": fragment, "version": later[fragment], "digest": "0" * 16, "lo": 0, "at": 0}
+        adopted = {
+            "incarnation": 2,
+            "fragment": fragment,
+            "version": later[fragment],
+            "digest": "0" * 16,
+            "lo": 0,
+            "at": 0,
+        }
         writer.tape(f"{role}.2", at(RESTART_S + 2.7 + fragment * 0.02), "adopt", cause="join", **adopted)
     writer.tape(f"{role}.2", at(REJOIN_S), "ready", incarnation=2, versions=later)
     writer.tape("syncer.1", at(REJOIN_S + 0.01), "admit", learner=role, incarnation=2, versions=later)
@@ -239,6 +257,53 @@ def _write_end(writer: Writer) -> None:
     for index, role in enumerate(["learner-0", "learner-1", "learner-2", "learner-3", "evaluator", "syncer"]):
         writer.note(t + 0.1 * index, "exit", role=role, pid=4100 + index, start=1, code=0, signal=None, expected=True)
     writer.note(t + 0.9, "end", outcome="finished", why="all rounds done", residue=[])
+
+
+def result(probe: str, id: str, detail: str, verdict: Verdict = Verdict.PASS, **rest: Any) -> ProbeResult:
+    """A row of the probe table as `judge` gives it."""
+    rest.setdefault("statement", f"What {probe} demands of a run.")
+    return ProbeResult(
+        probe=probe, id=id, verdict=verdict, detail=detail, statement=rest["statement"], measured=rest.get("measured"),
+        tolerance=rest.get("tolerance"), unit=rest.get("unit", ""), evidence=rest.get("evidence", ()),
+    )  # fmt: skip
+
+
+def sample_results() -> list[ProbeResult]:
+    """Probe results that fit the sample run."""
+    none = {"measured": 0.0, "tolerance": 0.0, "unit": "violations"}
+    return [
+        result("version-chain", "S1", "413 merges of 8 fragments form unbroken chains.", **none),
+        result("no-fork", "S2", "413 versions were seen 2101 times, each with one digest.", **none),
+        result("distinct-quorum", "S3", "413 merges each had at least K = 1 distinct learners.", **none),
+        result("fencing", "S4", "1574 merged updates were of the newest incarnation of their learner.", **none),
+        result("tokens-once", "S6", "1574 token intervals are disjoint.", **none),
+        result("replay", "S11", "All 413 versions were reproduced bit for bit.", **none),
+        result(
+            "rejoin", "L2", "learner-1 was ready 5.6 s after it was lost, and in a merge after 5.7 s.",
+            measured=5.713, tolerance=20.0, unit="s", evidence=(2070, 2500, 2560),
+        ),
+        result("availability", "L6", "The longest gap was 0.16 s.", measured=0.165, tolerance=2.1, unit="s"),
+        result("isolation", "L8", "learner-0 kept 99 % of its pace.", measured=99.0, tolerance=50.0, unit="%"),
+        result("loss", "loss", "Final loss 1.631, control 1.626: +0.35 %.", measured=0.35, tolerance=6.0, unit="%"),
+        result("goodput", "goodput", "Merged 92 % of the control run's.", measured=92.1, tolerance=75.2, unit="%"),
+        result("restored", "S16", "The history has no record of kind snapshot; this probe needs it.", Verdict.NOT_RUN),
+    ]  # fmt: skip
+
+
+FIDELITY = {
+    "process.kill": (
+        "A learner process that ends at once: an out-of-memory kill, a preempted instance, a crash in native code.",
+        "A lost accelerator or host: the page cache and the network card survive here, and a restart finds its files.",
+    ),
+    "process.pause": (
+        "A process that makes no progress but keeps its connections: a hung driver, a live migration.",
+        "A slow process: a paused one does nothing at all, and then everything.",
+    ),
+    "link.bandwidth": (
+        "A congested or throttled uplink between sites.",
+        "RDMA, packet loss, or TCP at long round trips: bytes are held back above TCP, on one machine.",
+    ),
+}
 
 
 if __name__ == "__main__":
