@@ -104,7 +104,13 @@ class Probe:
 
 
 PROBES: dict[str, Probe] = {}
-"""Every probe by its name, in the order of invariants.md."""
+"""Every probe by its name: safety, liveness, outcome, each by number."""
+
+
+def place(id: str) -> tuple[int, int]:
+    """Where a probe stands in the table: safety (S1, S2, ...), liveness (L1, ...), convergence (C1)."""
+    return "SLC".index(id[0]), int(id[1:])
+
 
 Check = Callable[[Case], Finding]
 
@@ -129,7 +135,7 @@ def probe(
 
 
 class Violations:
-    """What a safety probe collects on its pass: every violation counted, the first told, few kept as evidence."""
+    """What a safety rule collects on its pass: every violation counted, the first told, few kept as evidence."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -154,6 +160,24 @@ class Violations:
             unit="violations",
             evidence=tuple(self.evidence),
         )
+
+
+Rule = Callable[[History, Violations], str]
+
+
+def safety(id: str, name: str, statement: str, *, needs: tuple[str, ...]) -> Callable[[Rule], Rule]:
+    """Register a rule: it adds every violation it sees and returns one sentence on what it checked."""
+
+    def register(rule: Rule) -> Rule:
+        @probe(id, name, statement, needs=needs)
+        def check(case: Case) -> Finding:
+            violations = Violations()
+            summary = rule(case.history, violations)
+            return violations.finding(summary)
+
+        return rule
+
+    return register
 
 
 def judge(history: History, control: History | None, expects: Sequence[Expect] = ()) -> list[ProbeResult]:

@@ -161,8 +161,11 @@ class _Books:
             for update in record["contributions"]:
                 key = (update["learner"], update["incarnation"], fragment)
                 lo, hi = update["lo"], update["hi"]
-                hi_before, before = self.merged.setdefault(key, {}).setdefault(lo, (hi, record))
-                if before is not record:
+                owned = self.merged.setdefault(key, {})
+                if lo not in owned:
+                    owned[lo] = (hi, record)
+                else:
+                    hi_before, before = owned[lo]
                     self.report(
                         f"Tokens ({lo}, {min(hi, hi_before)}] of {_of(key)} are merged to version "
                         f"{before['version']} and to version {record['version']}; expected once.",

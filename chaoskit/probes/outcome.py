@@ -14,13 +14,21 @@ from chaoskit.journal import History, Record
 from chaoskit.plan import Setting
 from chaoskit.probes.base import Case, Finding, Verdict, probe
 from chaoskit.probes.ledger import ledger
-from chaoskit.probes.touch import REJOIN_S_DEFAULT, first_after, learners_of, merged_times, over_s, touches
+from chaoskit.probes.touch import (
+    REJOIN_S_DEFAULT,
+    first_after,
+    learners_of,
+    merge_patience_s,
+    merged_times,
+    over_s,
+    touches,
+)
 
 NO_CONTROL = "There is no control run to compare with"
 
 
 @probe(
-    "loss",
+    "C1",
     "loss",
     "The final loss of the global parameters is finite and within a margin of the control run's; better by more"
     " than the margin is an alarm as well.",
@@ -85,7 +93,7 @@ def _final(evals: list[Record], count: int) -> float:
 
 
 @probe(
-    "goodput",
+    "L7",
     "goodput",
     "Of the work done as much reaches the global parameters as in the control run, less the share of learner"
     " time that faults took.",
@@ -112,9 +120,9 @@ def goodput(case: Case) -> Finding:
     - efficiency: the share of processed tokens that were merged, of the control run's. It falls when work is
       done and thrown away.
 
-    The learner time lost is the time from the start of a fault that touches a learner to its first merged update
-    after the fault's end, but no longer than `rejoin` after it, so that a learner ignored for ever is not excused;
-    over the learners times the time of training.
+    The learner time lost is the time from H steps before the start of a fault that touches a learner (that work
+    was still open) to its first merged update after the fault's end, but no longer than `rejoin` after it, so that
+    a learner ignored for ever is not excused; over the learners times the time of training.
     """
     here = _Work.of(case.history)
     if case.control is None or not case.control.of("merge"):
@@ -174,6 +182,8 @@ def _learner_time_lost(history: History, rejoin_s: float) -> float:
     end_s = over_s(history)
     if not learners or end_s <= start_s:
         return 0.0
+    config = history.config
+    open_s = merge_patience_s(history, 0.0) if config is not None else 0.0
     lost_s = 0.0
     merged = merged_times(history)
     for learner in learners:
@@ -184,6 +194,6 @@ def _learner_time_lost(history: History, rejoin_s: float) -> float:
                 continue
             back_s = first_after(times, touch.end_s)
             touch_end_s = min(touch.end_s + rejoin_s, end_s if back_s is None else back_s, end_s)
-            lost_s += max(0.0, touch_end_s - max(touch.start_s, until_s))
+            lost_s += max(0.0, touch_end_s - max(touch.start_s - open_s, until_s))
             until_s = max(until_s, touch_end_s)
     return lost_s / (len(learners) * (end_s - start_s))

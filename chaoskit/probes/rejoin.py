@@ -8,6 +8,7 @@ lost (exit or disconnect) ─ restarted ─ joined ─ ready ─ merged
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from chaoskit.journal import History, Record
 from chaoskit.plan import Setting
@@ -37,6 +38,8 @@ class Rejoin:
     lost_s: float
     due_from_s: float
     """From when its deadlines count: the start of the new process, or the end of the fault that cut it off."""
+    noticed_s: float | None = None
+    """When the syncer let go of it."""
     restarted_s: float | None = None
     joined_s: float | None = None
     ready_s: float | None = None
@@ -52,6 +55,7 @@ class Rejoin:
         times = [
             (name, at_s)
             for name, at_s in (
+                ("noticed", self.noticed_s),
                 ("restarted", self.restarted_s),
                 ("joined", self.joined_s),
                 ("ready", self.ready_s),
@@ -75,8 +79,8 @@ def _rejoins_of(history: History, learner: str) -> list[Rejoin]:
     end_s = over_s(history)
     found: list[Rejoin] = []
     open_: Rejoin | None = None
-    for record in history.of("exit", "spawn", "disconnect", "welcome", "ready"):
-        if record.t >= end_s or (record.get("role") or record.node) != learner:
+    for record in history.of("exit", "spawn", "disconnect", "leave", "welcome", "ready"):
+        if record.t >= end_s or (record.get("role") or record.get("learner") or record.node) != learner:
             continue
         if record.kind == "exit":
             if open_ is not None and open_.ready_s is None:
@@ -97,7 +101,9 @@ def _rejoins_of(history: History, learner: str) -> list[Rejoin]:
 def _advance(rejoin: Rejoin, record: Record, found: list[Rejoin]) -> None:
     """Note what one record tells of a rejoin that is under way. An exit counts only once a restart follows."""
     rejoin.records.append(record.n)
-    if record.kind == "spawn" and record.get("cause") == "restart":
+    if record.kind == "leave" and rejoin.joined_s is None:
+        rejoin.noticed_s = rejoin.noticed_s or record.t
+    elif record.kind == "spawn" and record.get("cause") == "restart":
         rejoin.restarted_s = rejoin.due_from_s = record.t
         found.append(rejoin)
     elif record.kind == "welcome" and rejoin.joined_s is None:
@@ -110,7 +116,7 @@ def _advance(rejoin: Rejoin, record: Record, found: list[Rejoin]) -> None:
 def _note_merges(history: History, learner: str, found: list[Rejoin]) -> None:
     """The first merge of each rejoin, and whether the learner was lost again before it."""
     merged = merged_times(history).get(learner, [])
-    for rejoin, following in zip(found, [*found[1:], None], strict=True):
+    for rejoin, following in zip_longest(found, found[1:]):
         if following is not None and rejoin.hit_again_s is None:
             rejoin.hit_again_s = following.lost_s
         for at_s, incarnation, merge in merged:
