@@ -1,0 +1,49 @@
+"""One round: from the first learner with work to give until the merge.
+
+    gathering ── K learners have reported ──▶ grace ── window over, or all have ──▶ pulling ── all answered, or deadline ──▶ merged
+        ▲                                       │ quorum lost                          │ fewer than K valid answers
+        └──────────────── attempt + 1 ──────────┴──────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainer.merge import Contribution
+
+
+@dataclass
+class Round:
+    """Round `number` of fragment `fragment`; answers to an older `attempt` are never taken."""
+
+    number: int
+    fragment: int
+    opened_at: float
+    attempt: int = 1
+    stage: Literal["gathering", "grace", "pulling"] = "gathering"
+    gathering_since: float = 0.0
+    quorum_at: float = 0.0
+    pull_at: float = 0.0
+    grace_s: float = 0.0
+    waiting: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """learner -> (incarnation, deadline of its answer)."""
+    answers: dict[str, Contribution] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.number, self.fragment, self.attempt
+
+    def again(self, now: float) -> None:
+        """Start over under the next attempt number; what was answered before is void."""
+        self.attempt += 1
+        self.stage = "gathering"
+        self.gathering_since = now
+        self.waiting.clear()
+        self.answers.clear()
+
+
+def number_of(fragment: int, version: int, P: int) -> int:
+    """The round that makes `version` of `fragment`. Fragments take turns and no round is given up, so versions tell round
+    numbers, and a restarted syncer has nothing to remember."""
+    return (version - 1) * P + fragment + 1
