@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import functools
 import json
 import os
@@ -45,6 +46,9 @@ UPSTREAM_CONNECT_S_MAX = 5.0
 
 ACCEPT_RETRY_S = 0.1
 """Pause after a failed accept (no file descriptors left, say), so that a full process does not spin."""
+
+PR_SET_TIMERSLACK = 29
+"""From linux/prctl.h."""
 
 ADDRESS_BYTES_MAX = 512
 REQUEST_BYTES_MAX = 1024 * 1024
@@ -226,6 +230,12 @@ def _tune(end: socket.socket) -> None:
     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
 
 
+def _wake_exactly() -> None:
+    """Asks Linux for timers without slack: its 50 us would be added to every delay."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: there is no prctl
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+
 def main() -> None:
     """Serves control until it closes, then ends the process, whatever its threads are in the middle of."""
     parser = argparse.ArgumentParser(
@@ -233,6 +243,7 @@ def main() -> None:
     )
     parser.add_argument("--control-fd", type=int, required=True, help="inherited end of the daemon's socketpair")
     arguments = parser.parse_args()
+    _wake_exactly()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the daemon's to handle; links stay up while it heals
     channel = socket.socket(fileno=arguments.control_fd)
     channel.setblocking(True)
