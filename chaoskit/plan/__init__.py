@@ -21,6 +21,7 @@ from chaoskit.plan.model import (
     resolve,
 )
 from chaoskit.plan.reader import read_plan, read_target
+from chaoskit.plan.schema import plan_schema
 
 __all__ = [
     "At",
@@ -42,6 +43,7 @@ __all__ = [
     "Target",
     "TimeTrigger",
     "matches",
+    "plan_schema",
     "read_plan",
     "read_target",
     "resolve",

@@ -46,7 +46,7 @@ def read_trigger(value: object) -> At:
     if not isinstance(value, str):
         raise _said(f"{shown(value)} is not a trigger; {TRIGGER_EXPECTED}")
     text = " ".join(value.split())
-    match = _ROUND.fullmatch(text)
+    match = _ROUND.fullmatch(value)
     if match is not None:
         number = int(match[1])
         if not 1 <= number <= ROUND_MAX:
@@ -58,7 +58,7 @@ def read_trigger(value: object) -> At:
         hint = f"; did you mean 'round {number_text[:10]}'?" if text[:1] in ("r", "R") else ""
         raise _said(f"{shown(value)} is not a trigger; {TRIGGER_EXPECTED}{hint}")
     try:
-        return TimeTrigger(parse(text, "duration", zero_ok=True), text)
+        return TimeTrigger(parse(value, "duration", zero_ok=True), text)
     except UnitError as error:
         raise _said(f"{error}; or a round such as 'round 120'") from None
 

@@ -55,8 +55,9 @@ def read_plan(
     shape = validate(source, PlanFile)
     target_path = Path(target) if target is not None else _target_path(source)
     system = _read_target_of(source, target_path) if target_path is not None else None
-    _check_settings(source, kinds, probes)
-    faults = _faults(source, kinds, system)
+    settings = _settings_of_faults(source, kinds)
+    tolerances = _tolerances_of_expects(source, probes)
+    faults = _faults(source, kinds, settings, system)
     run = _run_settings(source)
     limits = _limits(source, system)
     _check_unique(source, "fault", {index: fault.name for index, fault in faults.items()}, "name")
@@ -79,7 +80,7 @@ def read_plan(
         run=run,
         limits=limits,
         faults=tuple(faults.values()),
-        expects=_expects(source, shape.expect, probes),
+        expects=_expects(source, tolerances, probes),
         defaulted=not shape.expect,
     )
 
@@ -133,41 +134,51 @@ def _read_target_of(source: Source, target_path: Path) -> Target | None:
         return None
 
 
-def _check_settings(source: Source, kinds: Mapping[str, KindSpec], probes: Mapping[str, ProbeSpec]) -> None:
-    """Kinds, probes and their settings. Works on the raw tables, so that a mistake elsewhere hides none
-    here."""
+def _settings_of_faults(source: Source, kinds: Mapping[str, KindSpec]) -> dict[int, dict[str, SettingValue]]:
+    """Index in the file -> settings, for every [[fault]] of a known kind.
+
+    Works on the raw tables, so that a mistake in one key hides none in the others.
+    """
+    settings: dict[int, dict[str, SettingValue]] = {}
     for index, table in _tables(source, "fault"):
         kind = table.get("kind")
         if not isinstance(kind, str):
             continue
+        place = ("fault", index)
         spec = kinds.get(kind)
         if spec is None:
-            valid = ", ".join(sorted(kinds))
-            source.add(
-                ("fault", index, "kind"),
-                f"unknown kind of fault {shown(kind)}; expected one of {valid}{nearest(kind[:64], kinds)}",
-            )
+            source.add((*place, "kind"), _unknown("kind of fault", kind, kinds))
             continue
         if spec.needs_hold and "for" not in table:
-            source.add(("fault", index), f'{kind} has no end; expected for = "4 s" or so')
+            source.add(place, f'{kind} has no end; expected for = "4 s" or so')
         if not spec.needs_hold and "for" in table:
             ends_by = " or ".join(setting.name for setting in spec.settings) or "itself"
-            source.add(("fault", index, "for"), f"{kind} takes no 'for': it ends by {ends_by}; expected no such key")
+            source.add((*place, "for"), f"{kind} takes no 'for': it ends by {ends_by}; expected no such key")
         common = [key for key in keys_of(FaultTable) if spec.needs_hold or key != "for"]
-        _read_settings(source, ("fault", index), table, spec.settings, common, kind)
+        own = {key: value for key, value in table.items() if key != "for"}
+        settings[index] = _read_settings(source, place, own, spec.settings, common, kind)
+    return settings
+
+
+def _tolerances_of_expects(source: Source, probes: Mapping[str, ProbeSpec]) -> dict[int, dict[str, SettingValue]]:
+    """Index in the file -> tolerances, for every [[expect]] of a known probe."""
+    tolerances: dict[int, dict[str, SettingValue]] = {}
     for index, table in _tables(source, "expect"):
         name = table.get("probe")
         if not isinstance(name, str):
             continue
+        place = ("expect", index)
         probe = probes.get(name)
         if probe is None:
-            valid = ", ".join(sorted(probes))
-            source.add(
-                ("expect", index, "probe"),
-                f"unknown probe {shown(name)}; expected one of {valid}{nearest(name[:64], probes)}",
-            )
+            source.add((*place, "probe"), _unknown("probe", name, probes))
             continue
-        _read_settings(source, ("expect", index), table, probe.tolerances, keys_of(ExpectTable), f"{name} takes")
+        tolerances[index] = _read_settings(source, place, table, probe.tolerances, keys_of(ExpectTable), name)
+    return tolerances
+
+
+def _unknown(what: str, name: str, valid: Iterable[str]) -> str:
+    valid = sorted(valid)
+    return f"unknown {what} {shown(name)}; expected one of {', '.join(valid)}{nearest(name[:64], valid)}"
 
 
 def _tables(source: Source, name: str) -> list[tuple[int, dict[str, Any]]]:
@@ -190,7 +201,7 @@ def _read_settings(
     by_name = {setting.name: setting for setting in settings}
     read = defaults(tuple(by_name.values()))
     for key, value in table.items():
-        if key in common or (key == "for" and place[0] == "fault"):
+        if key in common:
             continue
         if key not in by_name:
             valid = [*by_name, *common]
@@ -207,17 +218,21 @@ def _read_settings(
     return read
 
 
-def _faults(source: Source, kinds: Mapping[str, KindSpec], target: Target | None) -> dict[int, FaultSpec]:
+def _faults(
+    source: Source,
+    kinds: Mapping[str, KindSpec],
+    settings: Mapping[int, dict[str, SettingValue]],
+    target: Target | None,
+) -> dict[int, FaultSpec]:
     """Index in the file -> fault, for the tables that are right in themselves."""
     faults: dict[int, FaultSpec] = {}
     numbers: Counter[str] = Counter()
     for index, raw in _tables(source, "fault"):
         table = valid_or_none(FaultTable, raw)
-        if table is None or table.kind not in kinds:
+        if table is None or index not in settings:
             continue
         spec = kinds[table.kind]
         numbers[table.kind] += 1
-        place = ("fault", index)
         faults[index] = FaultSpec(
             name=table.name or f"{table.kind}-{numbers[table.kind]}",
             kind=table.kind,
@@ -227,8 +242,8 @@ def _faults(source: Source, kinds: Mapping[str, KindSpec], target: Target | None
             targets=_resolve_on(source, index, table.on, spec, target),
             at=table.at,
             hold_s=table.for_,
-            settings=_read_settings(source, place, raw, spec.settings, keys_of(FaultTable), table.kind),
-            line=line_of(source.lines, place),
+            settings=settings[index],
+            line=line_of(source.lines, ("fault", index)),
         )
     return faults
 
@@ -333,16 +348,18 @@ def _check_limits(source: Source, limits: Limits, faults: Mapping[int, FaultSpec
             )
 
 
-def _expects(source: Source, tables: list[ExpectTable], probes: Mapping[str, ProbeSpec]) -> tuple[Expect, ...]:
-    told = []
-    for index, table in enumerate(tables):
-        place = ("expect", index)
-        raw = source.values["expect"][index]
-        tolerances = probes[table.probe].tolerances
-        read = _read_settings(source, place, raw, tolerances, keys_of(ExpectTable), table.probe)
-        told.append(Expect(table.probe, read, line_of(source.lines, place)))
-    named = {expect.probe for expect in told}
-    by_default = [Expect(name, defaults(probe.tolerances), None) for name, probe in probes.items() if name not in named]
+def _expects(
+    source: Source, tolerances: Mapping[int, dict[str, SettingValue]], probes: Mapping[str, ProbeSpec]
+) -> tuple[Expect, ...]:
+    """What the plan expects, and after it the probes it does not mention, with their defaults."""
+    told = [
+        Expect(source.values["expect"][index]["probe"], read, line_of(source.lines, ("expect", index)))
+        for index, read in tolerances.items()
+    ]
+    mentioned = {expect.probe for expect in told}
+    by_default = [
+        Expect(name, defaults(probe.tolerances), None) for name, probe in probes.items() if name not in mentioned
+    ]
     return (*told, *by_default)
 
 

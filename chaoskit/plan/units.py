@@ -64,7 +64,7 @@ SPELLED_OUT = {
 }
 """What people write instead, and the unit to suggest. Case is ignored."""
 
-_NUMBER = r"[+-]?(?:\d+(?:_\d+)*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_NUMBER = r"-?(?:\d+(?:_\d+)*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _QUANTITY = re.compile(rf"({_NUMBER}) *(.*)", re.ASCII)
 NUMBER_CHARACTERS_MAX = 40
 """A longer number is a mistake, and converting a very long one takes long."""
@@ -91,7 +91,7 @@ def parse(text: object, dimension: Dimension, *, zero_ok: bool = False) -> float
         if isinstance(text, (int, float)) and not isinstance(text, bool) and math.isfinite(text):
             raise UnitError(f"{shown(text)} has no unit; {expected}")
         raise UnitError(f"{shown(text)} is not a text with a number and a unit; {expected}")
-    match = _QUANTITY.fullmatch(text.strip())
+    match = _QUANTITY.fullmatch(text)
     if match is None or len(match[1]) > NUMBER_CHARACTERS_MAX:
         raise UnitError(f"{shown(text)} does not begin with a plain number; {expected}")
     unit = match[2]
