@@ -14,12 +14,11 @@ from chaoskit.journal import History, Record
 from chaoskit.plan import Setting
 from chaoskit.probes.base import Case, Finding, Verdict, probe
 from chaoskit.probes.ledger import ledger
+from chaoskit.probes.rejoin import rejoins
 from chaoskit.probes.touch import (
     REJOIN_S_DEFAULT,
-    first_after,
     learners_of,
     merge_patience_s,
-    merged_times,
     over_s,
     touches,
 )
@@ -104,7 +103,7 @@ def _final(evals: list[Record], count: int) -> float:
             name="rejoin",
             unit="duration",
             default=REJOIN_S_DEFAULT,
-            about="how long after a fault's end a learner's time may still count as lost to it",
+            about="how long after a fault a learner that was lost may count as coming back",
         ),
     ),
 )
@@ -120,9 +119,10 @@ def goodput(case: Case) -> Finding:
     - efficiency: the share of processed tokens that were merged, of the control run's. It falls when work is
       done and thrown away.
 
-    The learner time lost is the time from H steps before the start of a fault that touches a learner (that work
-    was still open) to its first merged update after the fault's end, but no longer than `rejoin` after it, so that
-    a learner ignored for ever is not excused; over the learners times the time of training.
+    The learner time lost is the time in which a fault touches a learner, and until it is ready again where it was
+    lost (but no longer than `rejoin`: one that never comes back is not excused), widened by H steps on both sides:
+    the work before was still open, the work after is not merged at once. Over the learners times the time of
+    training.
     """
     here = _Work.of(case.history)
     if case.control is None or not case.control.of("merge"):
@@ -175,25 +175,28 @@ class _Work:
         return self.merged / self.merges if self.merges else 0.0
 
 
-def _learner_time_lost(history: History, rejoin_s: float) -> float:
+def _learner_time_lost(history: History, rejoin_s_max: float) -> float:
     """The share of all learners' training time in which a fault held one of them up, between 0 and 1."""
     learners = learners_of(history)
     start_s = min(record.t for record in history.of("step"))
     end_s = over_s(history)
     if not learners or end_s <= start_s:
         return 0.0
-    config = history.config
-    open_s = merge_patience_s(history, 0.0) if config is not None else 0.0
+    open_s = merge_patience_s(history, 0.0) if history.config is not None else 0.0
+    spans = [
+        (learner, touch.start_s - open_s, touch.end_s + open_s)
+        for touch in touches(history)
+        for learner in touch.learners
+    ]
+    for one in rejoins(history):
+        if any(learner == one.learner and start <= one.lost_s for learner, start, _ in spans):
+            latest_s = one.due_from_s + rejoin_s_max
+            ready_s = latest_s if one.ready_s is None else min(one.ready_s, latest_s)
+            spans.append((one.learner, one.lost_s - open_s, ready_s + open_s))
     lost_s = 0.0
-    merged = merged_times(history)
-    for learner in learners:
-        times = [at_s for at_s, _, _ in merged.get(learner, [])]
-        until_s = start_s
-        for touch in touches(history):
-            if learner not in touch.learners:
-                continue
-            back_s = first_after(times, touch.end_s)
-            touch_end_s = min(touch.end_s + rejoin_s, end_s if back_s is None else back_s, end_s)
-            lost_s += max(0.0, touch_end_s - max(touch.start_s - open_s, until_s))
-            until_s = max(until_s, touch_end_s)
+    until_s = dict.fromkeys(learners, start_s)
+    for learner, span_start_s, span_end_s in sorted(spans):
+        stop_s = min(span_end_s, end_s)
+        lost_s += max(0.0, stop_s - max(span_start_s, until_s[learner]))
+        until_s[learner] = max(until_s[learner], stop_s)
     return lost_s / (len(learners) * (end_s - start_s))

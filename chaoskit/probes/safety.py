@@ -201,8 +201,9 @@ def integrity(history: History, violations: Violations) -> str:
             send = sent.get(update["id"])
             if send is None or send.node != update["learner"]:
                 violations.add(
-                    f"Update {update['id']} is in {record.node}'s {record.kind} of fragment {record['fragment']}, "
-                    f"but the tape of {update['learner']} has no send of it; expected one before it reached the socket.",
+                    f"Update {update['id']} is in {record.node}'s {record.kind} of fragment "
+                    f"{record['fragment']}, but the tape of {update['learner']} has no send of it; "
+                    "expected one before it reached the socket.",
                     record.n,
                 )
                 continue
