@@ -45,7 +45,7 @@ def residue_of(history: History) -> tuple[str, ...]:
     found = [str(item) for item in told] if isinstance(told, (list, tuple)) else []
     for entry in history.injections:
         begun = entry.t_intent is not None or entry.t_applied is not None
-        if begun and entry.clean is not True and entry.skipped is None and not any(entry.id in item for item in found):
+        if begun and entry.clean is not True and not any(entry.id in item for item in found):
             ending = "its undo was never recorded" if entry.clean is None else "its undo could not be verified"
             found.append(f"{entry.id} ({entry.fault} on {', '.join(entry.targets)}): {ending}")
     return tuple(found)

@@ -31,6 +31,7 @@ from chaoskit.report.model import (
 from chaoskit.report.text import (
     count_text,
     family_of,
+    link_name,
     measure_text,
     number_text,
     pairs_text,
@@ -45,7 +46,6 @@ from chaoskit.report.timeline import (
     gap_of,
     integer_of,
     lanes_of,
-    link_name,
     links_of,
     marks_of,
     merged_tokens,
@@ -132,11 +132,8 @@ def _control_curve(control: History) -> Curve:
 def _versions(told: Mapping[str, object], others: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """What ran: chaoskit and the journal's own `versions` first, since a report may be written again on another
     machine."""
-    named = {"chaoskit": str(told["chaoskit"])} if told.get("chaoskit") else {}
-    journal = told.get("versions")
-    if isinstance(journal, Mapping):
-        named |= {str(name): str(version) for name, version in journal.items()}
-    return tuple({**others, **named}.items())
+    named = {name: str(told[name]) for name in ("chaoskit", "python", "platform") if told.get(name)}
+    return tuple({**named, **others}.items())
 
 
 def _wall_time_text(wall_time: object) -> str:
@@ -285,7 +282,7 @@ def _tokens_figure(history: History, curve: Curve) -> KeyFigure | None:
     if not total or not fragments or not curve.work_tokens:
         return None
     merged = sum(merged_tokens(record) for record in history.of("merge")) / fragments
-    note = f"{merged / total:.0%} of the {count_text(total)} processed, in {len(history.of('merge'))} merges"
+    note = f"{100 * merged / total:.0f} % of the {count_text(total)} processed, in {len(history.of('merge'))} merges"
     return KeyFigure("Tokens merged", count_text(merged), note, round(merged), "tokens")
 
 

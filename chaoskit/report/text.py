@@ -175,3 +175,16 @@ def measure_text(value: float | None, unit: str) -> str:
     if unit == "%":
         return f"{value:.3g} %"
     return f"{number_text(value)} {unit}".strip()
+
+
+def link_name(target: str) -> str:
+    """`learner-3->syncer` with a proper arrow; a role's name as it is."""
+    return target.replace("->", " → ").replace("  ", " ")
+
+
+def role_order(role: str) -> tuple[bool, str, int]:
+    """Sort key of roles: learners first, each by its number, then the others."""
+    name, _, number = role.rpartition("-")
+    if name and number.isdecimal():
+        return (not name.startswith("learner"), name, int(number))
+    return (True, role, 0)

@@ -27,7 +27,7 @@ from chaoskit.report.model import (
     Segment,
     State,
 )
-from chaoskit.report.text import family_of, pairs_text
+from chaoskit.report.text import family_of, link_name, pairs_text, role_order
 
 _Item = TypeVar("_Item")
 
@@ -181,11 +181,6 @@ def windows_of(history: History, clock: Clock) -> tuple[FaultWindow, ...]:
     return tuple(windows)
 
 
-def link_name(target: str) -> str:
-    """`learner-3->syncer` with a proper arrow; a role's name as it is."""
-    return target.replace("->", " → ").replace("  ", " ")
-
-
 def marks_of(windows: Iterable[FaultWindow], rejoins: Iterable[Rejoin], history: History) -> tuple[Mark, ...]:
     """Injections, undos and rejoins as signs, in order of time."""
     undone = {entry.id for entry in history.injections if entry.t_undone is not None}
@@ -220,26 +215,22 @@ def lanes_of(history: History, clock: Clock) -> tuple[Lane, ...]:
     roles = {str(record.get("role")) for record in history.of("spawn", "start") if record.get("role")}
     rates = _rates(history, clock)
     return tuple(
-        Lane(role, _segments(role, history, clock), rates.get(role, ())) for role in sorted(roles, key=_role_order)
+        Lane(role, _segments(role, history, clock), rates.get(role, ())) for role in sorted(roles, key=role_order)
     )
-
-
-def _role_order(role: str) -> tuple[bool, str, int]:
-    name, _, number = role.rpartition("-")
-    if name and number.isdecimal():
-        return (not name.startswith("learner"), name, int(number))
-    return (True, role, 0)
 
 
 def _segments(role: str, history: History, clock: Clock) -> tuple[Segment, ...]:
     """The states of one role, from the changes its records tell, with its pauses laid over them."""
-    changes: list[tuple[float, State, int]] = []
+    changes: list[tuple[float, State | None, int]] = []
     incarnation = 0
     learner = any(record.node == role for record in history.of("welcome", "ready"))
     for record in history.of("spawn", "exit", "up", "welcome", "ready", "disconnect"):
         if role not in (record.node, record.get("role")):
             continue
         incarnation = integer_of(record, "incarnation" if learner else "start", incarnation)
+        if record.kind == "exit" and record.get("expected") and not record.get("injection"):
+            changes.append((record.t, None, incarnation))  # it was done: nothing is down
+            continue
         state = _state_after(record, learner)
         if state is not None:
             changes.append((record.t, state, incarnation))
@@ -247,7 +238,7 @@ def _segments(role: str, history: History, clock: Clock) -> tuple[Segment, ...]:
     segments = []
     for index, (t, state, number) in enumerate(changes):
         until = min(changes[index + 1][0], end_t) if index + 1 < len(changes) else end_t
-        if until > t:
+        if state is not None and until > t:
             segments.append(Segment(clock.at(t), clock.at(until), state, number))
     return _merged(_with_pauses(segments, _pauses(role, history, clock)))
 
