@@ -1,7 +1,7 @@
 """The control socket of a run: JSON lines over a unix socket, mode 0600, in the run folder.
 
-    {"do": "status"}  ->  {"ok": true, "phase": "chaos", "round": 61, ...}
-    {"do": "stop"}    ->  {"ok": true}          heals now and finishes the journal
+{"do": "status"}  ->  {"ok": true, "phase": "chaos", "round": 61, ...}
+{"do": "stop"}    ->  {"ok": true}          heals now and finishes the journal
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class ControlServer:
         handler = self._handlers.get(wanted)
         if handler is None:
             names = ", ".join(self._handlers)
-            return {"ok": False, "error": f"unknown request {wanted!r}{nearest(wanted, self._handlers)}; expected {names}"}
+            return {
+                "ok": False,
+                "error": f"unknown request {wanted!r}{nearest(wanted, self._handlers)}; expected {names}",
+            }
         return {"ok": True, **handler()}
 
 
@@ -95,7 +98,9 @@ def ask(run_dir: Path, request: str, deadline_s: float = CONTROL_DEADLINE_S) -> 
             with client.makefile("rb") as answers:
                 line = answers.readline(REQUEST_BYTES_MAX)
     except OSError as error:
-        raise UsageError(f"{run_dir}: no run is on here ({error.strerror or error}); expected a run that has not ended") from error
+        raise UsageError(
+            f"{run_dir}: no run is on here ({error.strerror or error}); expected a run that has not ended"
+        ) from error
     answer = msgspec.json.decode(line, type=dict[str, Any]) if line else {"ok": False, "error": "the daemon hung up"}
     if not answer["ok"]:
         raise UsageError(f"{run_dir}: {answer['error']}")

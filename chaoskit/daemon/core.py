@@ -64,7 +64,7 @@ class Daemon:
         self._ledger = Ledger(run_dir)
         self._world = RealWorld(target, run_dir, spec.seed, self._note, self._role_exited)
         self._injector = Injector(self._world, self._ledger, self._journal)
-        self._injections = injections(plan, target) if spec.with_faults else ()
+        self._injections = injections(plan) if spec.with_faults else ()
         self._phase = ""
         self._round = 0
         self._target_stopping = False
@@ -127,16 +127,17 @@ class Daemon:
                 elapsed_s=time.monotonic() - begun,
                 round=self._round,
                 started=frozenset(self._injector.started),
-                ended=frozenset(self._injector.ended),
             )
-            for injection in due(self._injections, moment):
+            for injection in due(self._plan, moment) if self._injections else ():
                 self._begin(injection)
             if len(self._injector.ended) == len(self._injections):
                 return
             await self._tick()
         for injection in self._injections:
             if injection.id not in self._injector.started:
-                self._injector.skip(injection, f"the target ended before {injection.trigger_text} came (last round: {self._round})")
+                self._injector.skip(
+                    injection, f"the target ended before {injection.trigger_text} came (last round: {self._round})"
+                )
 
     def _begin(self, injection: Injection) -> None:
         refusal = allowed(self._plan, injection, self._injector.down())
@@ -153,7 +154,8 @@ class Daemon:
             await self._tick()
             if time.monotonic() > deadline:
                 raise RunEndedError(
-                    "deadline", f"the target did not complete within {self._plan.run.heal_s:g} s after everything was undone"
+                    "deadline",
+                    f"the target did not complete within {self._plan.run.heal_s:g} s after everything was undone",
                 )
         await self._wait_for_the_others()
 
@@ -164,13 +166,14 @@ class Daemon:
             if time.monotonic() > deadline:
                 late = [name for name in self._target.roles_by_name if self._world.exit_of(name) is None]
                 raise RunEndedError(
-                    "finished", f"complete, but {', '.join(late)} had not ended {TARGET_END_DEADLINE_S:g} s later and was stopped"
+                    "finished",
+                    f"complete, but {', '.join(late)} had not ended {TARGET_END_DEADLINE_S:g} s later and was stopped",
                 )
 
     async def _tear_down(self) -> list[str]:
         """Undo and stop everything; returns what could not be proved clean. Each step runs whatever the one before did."""
         self._enter("stop")
-        self._world.ending = True
+        self._world.begin_ending()
         residue: list[str] = []
         for step in (self._injector.undo_all, self._write_link_stats):
             try:
@@ -230,7 +233,9 @@ class Daemon:
         if not expected:
             how = f"signal {end.signal}" if end.signal else f"exit code {end.code}"
             log = self._run_dir / "logs" / f"{process.role}.{process.start}.log"
-            self._stop("target-died", f"{process.role} died outside any fault ({how}); the end of {log}: {_last_line(log)}")
+            self._stop(
+                "target-died", f"{process.role} died outside any fault ({how}); the end of {log}: {_last_line(log)}"
+            )
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -304,7 +309,7 @@ def _last_line(log: Path) -> str:
 
 
 async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int) -> None:
-    from chaoskit.daemon.plans import load  # the catalogues of faults and probes are wide imports
+    from chaoskit.plans import load
 
     loop = asyncio.get_running_loop()
     beating = asyncio.create_task(_beat(heartbeat_fd))

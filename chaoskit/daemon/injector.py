@@ -46,7 +46,9 @@ class Injector:
         """Say that an injection will never happen, and why."""
         self.started.add(injection.id)
         self.ended.add(injection.id)
-        self._journal.append("skipped", injection=injection.id, name=injection.fault.name, fault=injection.fault.kind, why=why)
+        self._journal.append(
+            "skipped", injection=injection.id, name=injection.fault.name, fault=injection.fault.kind, why=why
+        )
 
     @property
     def busy(self) -> bool:
@@ -95,7 +97,9 @@ class Injector:
         try:
             await self._harm(injection, fault, begun + hold_s)
         except NotApplicableError as error:
-            self._journal.append("skipped", injection=injection.id, name=injection.fault.name, fault=kind.kind, why=str(error))
+            self._journal.append(
+                "skipped", injection=injection.id, name=injection.fault.name, fault=kind.kind, why=str(error)
+            )
         except Exception as error:  # noqa: BLE001 - a fault is foreign code: whatever it raises poisons the run, and is undone
             self.crashes.append(f"{injection.id}: {type(error).__name__}: {error}")
         finally:

@@ -1,10 +1,10 @@
 """The write-ahead ledger: what must be undone, known before it is done, and readable after everybody died.
 
-    open {owners}              who owns the run: pids with start times
-    spawn {role, pid, ...}     a process of the run (roles and proxy)
-    intent {injection, until_t, ...}   synced to disk BEFORE the first side effect
-    undone {injection, clean}
-    closed {residue}           the run's end; without it the run is a residue until `recover` has been there
+open {owners}              who owns the run: pids with start times
+spawn {role, pid, ...}     a process of the run (roles and proxy)
+intent {injection, until_t, ...}   synced to disk BEFORE the first side effect
+undone {injection, clean}
+closed {residue}           the run's end; without it the run is a residue until `recover` has been there
 """
 
 from __future__ import annotations

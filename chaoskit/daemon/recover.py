@@ -57,7 +57,7 @@ def end_run(run_dir: Path, by: str) -> Recovery:
     """
     try:
         state = read_ledger(run_dir)
-        damage = ()
+        damage: tuple[str, ...] = ()
     except JournalError as error:
         state = LedgerState((), (), {}, closed=False, residue=(), torn=False)
         damage = (f"the ledger cannot be read, so only marked processes were looked for: {error}",)

@@ -47,6 +47,8 @@ def read_spec(run_dir: Path) -> RunSpec:
     try:
         return msgspec.json.decode((run_dir / SPEC).read_bytes(), type=RunSpec)
     except OSError as error:
-        raise UsageError(f"{run_dir}: not a run folder ({SPEC}: {error.strerror}); expected one such as reports/NAME-s7-DATE") from error
+        raise UsageError(
+            f"{run_dir}: not a run folder ({SPEC}: {error.strerror}); expected one such as reports/NAME-s7-DATE"
+        ) from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{run_dir / SPEC}: written by another version of chaoskit: {error}") from error

@@ -54,10 +54,17 @@ class Exit:
 class Process(Protocol):
     """One process of a role, held by pid and start time."""
 
-    role: str
-    pid: int
-    start_time: int
-    """Clock ticks since boot, field 22 of /proc/PID/stat: a reused pid has another."""
+    @property
+    def role(self) -> str:
+        """The role's name."""
+
+    @property
+    def pid(self) -> int:
+        """Its pid; only together with its start time does it name a process."""
+
+    @property
+    def start_time(self) -> int:
+        """Clock ticks since boot, field 22 of /proc/PID/stat: a reused pid has another."""
 
     def state(self) -> str | None:
         """The letter of /proc/PID/stat (R, S, D, T, Z ...), or None once the process is gone."""
@@ -71,7 +78,7 @@ class LinkHits:
     """What the proxy measured of one injection on one direction of one link."""
 
     present: bool
-    """Whether the injection is in the direction's snapshot now."""
+    """Whether the proxy has the injection in the direction's snapshot now."""
     bytes_hit: int
     delay_median_s: float
     """Of the chunks that it let go so far."""
@@ -83,7 +90,6 @@ class LinkHits:
 class World(Protocol):
     """What a fault may ask of the world it acts in. Real processes and virtual time implement the same."""
 
-    @property
     def ending(self) -> bool:
         """True once the run is being torn down: a killed role need not come back just to be stopped."""
 
@@ -93,8 +99,8 @@ class World(Protocol):
     async def wait_exit(self, process: Process, deadline_s: float) -> Exit | None:
         """How the process ended, or None when it has not by the deadline."""
 
-    async def restart(self, role: str, deadline_s: float) -> Process | None:
-        """Start a role that is down and wait until it says it is up; None when it is not up by the deadline."""
+    async def bring_up(self, role: str, deadline_s: float) -> Process | None:
+        """Start the role if it is down and wait until it says it is up; None when it is not by the deadline."""
 
     async def wait_state(self, process: Process, wanted: str, *, absent: bool, deadline_s: float) -> float | None:
         """Seconds until the process shows (or, with `absent`, no longer shows) the state; None at the deadline."""
@@ -105,12 +111,16 @@ class World(Protocol):
     async def lift(self, direction: str, injection: str) -> None:
         """Take it out again. Lifting what is not there is fine."""
 
-    async def hits(self, direction: str, injection: str) -> LinkHits:
-        """What the proxy measured of it so far."""
+    async def hits(self, directions: Sequence[str], injection: str) -> dict[str, LinkHits]:
+        """What the proxy measured of it so far, by direction."""
 
     async def wait_hits(
-        self, direction: str, injection: str, enough: Callable[[LinkHits], bool], deadline_s: float
-    ) -> LinkHits:
+        self,
+        directions: Sequence[str],
+        injection: str,
+        enough: Callable[[Mapping[str, LinkHits]], bool],
+        deadline_s: float,
+    ) -> dict[str, LinkHits]:
         """The hits as soon as they are enough, else what there is at the deadline or once the run is ending."""
 
 
@@ -126,8 +136,6 @@ class Fault(ABC):
     """Whether the plan gives the duration by `for`; a kill, for one, ends by its own `restart-after`."""
     downs_role: ClassVar[bool] = False
     """Whether its targets count as down for the plan's limits."""
-    evidence_late: ClassVar[bool] = False
-    """Whether its evidence comes only as traffic comes, so that landing may be judged until the hold ends."""
 
     def __init__(self, injection: str, targets: Sequence[str], settings: Mapping[str, Any], hold_s: float) -> None:
         self.injection = injection

@@ -10,10 +10,13 @@ from chaoskit.faults.base import Evidence, Fault, Landing, LinkHits, Undoing, Wo
 
 
 class LinkFault(Fault):
-    """A fault on one or more directions of links. It has landed once the proxy counted bytes that it changed."""
+    """A fault on one or more directions of links.
+
+    It has landed once the proxy measured the harm on every link it acts on. Of a link that is hit in both directions one is
+    enough: where requests are held back, no answer comes that could be held back as well.
+    """
 
     acts_on = "link"
-    evidence_late = True
 
     @abstractmethod
     def link_settings(self) -> Mapping[str, Any]:
@@ -21,7 +24,7 @@ class LinkFault(Fault):
 
     @abstractmethod
     def proof(self, hits: LinkHits) -> bool:
-        """Whether what the proxy measured proves the harm."""
+        """Whether what the proxy measured on one direction proves the harm."""
 
     async def apply(self, world: World) -> Evidence:
         for direction in self.targets:
@@ -29,24 +32,29 @@ class LinkFault(Fault):
         return dict(self.link_settings())
 
     async def landed(self, world: World) -> Landing:
-        evidence: dict[str, Any] = {}
-        landed = True
-        for direction in self.targets:
-            hits = await world.wait_hits(direction, self.injection, self.proof, self.hold_s)
-            landed = landed and self.proof(hits)
-            evidence[direction] = _shown(hits)
-        return Landing(landed, evidence)
+        hits = await world.wait_hits(self.targets, self.injection, self._enough, self.hold_s)
+        return Landing(self._enough(hits), {direction: _shown(hit) for direction, hit in hits.items()})
 
     async def undo(self, world: World) -> Undoing:
-        evidence: dict[str, Any] = {}
-        clean = True
+        before = await world.hits(self.targets, self.injection)
         for direction in self.targets:
-            before = await world.hits(direction, self.injection)
             await world.lift(direction, self.injection)
-            after = await world.hits(direction, self.injection)
-            clean = clean and not after.present
-            evidence[direction] = _shown(before) | {"still_imposed": after.present}
-        return Undoing(clean, evidence)
+        after = await world.hits(self.targets, self.injection)
+        evidence = {
+            direction: _shown(before[direction]) | {"still_imposed": after[direction].present}
+            for direction in self.targets
+        }
+        return Undoing(not any(hit.present for hit in after.values()), evidence)
+
+    def _enough(self, hits: Mapping[str, LinkHits]) -> bool:
+        links = {_ends(direction) for direction in self.targets}
+        proved = {_ends(direction) for direction, hit in hits.items() if self.proof(hit)}
+        return links == proved
+
+
+def _ends(direction: str) -> frozenset[str]:
+    """The two roles of a direction, whichever way it goes: "a -> b" and "b -> a" are one link."""
+    return frozenset(direction.split(" -> "))
 
 
 def _shown(hits: LinkHits) -> dict[str, Any]:

@@ -14,7 +14,9 @@ class LinkBandwidth(LinkFault):
     """A cap on the payload bytes of one direction, shared by all its connections."""
 
     kind = "link.bandwidth"
-    stands_for = "A congested or shaped path: a shared uplink, a throttled tenant, a backup link after the main one failed."
+    stands_for = (
+        "A congested or shaped path: a shared uplink, a throttled tenant, a backup link after the main one failed."
+    )
     does_not_certify = "Packet loss, retransmission and fairness between flows: bytes are paced in order, above TCP."
     settings = (
         Setting(name="rate", unit="rate", required=True, default=None, about="payload bits a second, per direction"),

@@ -20,7 +20,9 @@ class ProcessKill(Fault):
 
     kind = "process.kill"
     acts_on = "role"
-    stands_for = "A process that dies without warning: out-of-memory kill, crash of the host, preemption without notice."
+    stands_for = (
+        "A process that dies without warning: out-of-memory kill, crash of the host, preemption without notice."
+    )
     does_not_certify = (
         "The loss of a host: the kernel lives on, so peers see their connections close at once and files stay intact. "
         "It is not a lost GPU, and no half-written page."
@@ -55,21 +57,25 @@ class ProcessKill(Fault):
             end = await world.wait_exit(victim, EXIT_DEADLINE_S)
             ends[victim.role] = end
         evidence = {
-            f"{role}_ended_by": "still alive" if end is None else f"signal {end.signal}" if end.signal else f"code {end.code}"
+            f"{role}_ended_by": "still alive"
+            if end is None
+            else f"signal {end.signal}"
+            if end.signal
+            else f"code {end.code}"
             for role, end in ends.items()
         }
         landed = all(end is not None and end.signal == signal.SIGKILL for end in ends.values())
         return Landing(landed, evidence | {"gone": [v.pid for v in self.victims if v.state() in (None, "Z")]})
 
     async def undo(self, world: World) -> Undoing:
-        if world.ending:
+        if world.ending():
             gone = all(victim.state() in (None, "Z") for victim in self.victims)
             return Undoing(gone, {"restarted": False, "why": "the run is ending; a dead role is an undone state"})
         evidence: dict[str, Any] = {}
         clean = True
         for role in self.targets:
-            process = world.process(role) or await world.restart(role, UP_DEADLINE_S)
-            if process is None and world.ending:
+            process = await world.bring_up(role, UP_DEADLINE_S)
+            if process is None and world.ending():
                 evidence[f"{role}_restarted"] = "the run ended meanwhile"
                 continue
             clean = clean and process is not None

@@ -17,7 +17,9 @@ class ProcessPause(Fault):
 
     kind = "process.pause"
     acts_on = "role"
-    stands_for = "A process that hangs and recovers: a long garbage collection, a stuck driver call, a frozen virtual machine."
+    stands_for = (
+        "A process that hangs and recovers: a long garbage collection, a stuck driver call, a frozen virtual machine."
+    )
     does_not_certify = (
         "A hang within the kernel or on a device: the sockets stay open and the kernel still acknowledges bytes, so peers see "
         "silence and not an error."

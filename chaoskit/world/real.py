@@ -16,16 +16,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from chaoskit.errors import PreflightError
 from chaoskit.faults import Exit, LinkHits, Process
 from chaoskit.journal import Follower
 from chaoskit.links.control import LinkAddress, Proxy
-from chaoskit.links.settings import LinkFault, decode_fault
+from chaoskit.links.counters import LinkStats
+from chaoskit.links.settings import LinkFault, decode_faults
 from chaoskit.plan import Link, Role, Target
 from chaoskit.world.process import RUN_MARK, RoleProcess, process_stat
 
@@ -34,6 +37,7 @@ STOP_GRACE_S = 2.0
 KILL_DEADLINE_S = 2.0
 STATE_POLL_S = 0.001
 HITS_POLL_S = 0.05
+UP_POLL_S = 0.01
 
 Note = Callable[..., None]
 """note(kind, **fields): writes a record of the journal."""
@@ -54,10 +58,12 @@ class _Started:
 class RealWorld:
     """Starts, watches, harms (through faults) and stops the processes of one run. Implements `chaoskit.faults.World`."""
 
-    def __init__(self, target: Target, run_dir: Path, seed: int, note: Note, on_exit: Callable[[RoleProcess, Exit], None]) -> None:
+    def __init__(
+        self, target: Target, run_dir: Path, seed: int, note: Note, on_exit: Callable[[RoleProcess, Exit], None]
+    ) -> None:
         self.target = target
         self.run_dir = run_dir
-        self.ending = False
+        self._ending = False
         self._seed = seed
         self._note = note
         self._on_exit = on_exit
@@ -77,14 +83,23 @@ class RealWorld:
             for link in self.target.links_expanded
         ]
         if links:
-            self._proxy = await asyncio.to_thread(Proxy.start, links, environment=self._mark())
-            self._note("proxy", event="start", pid=self._proxy.pid, start_time=self._proxy.start_time)
+            log = self.run_dir / "logs" / "proxy.log"
+            environment = dict(os.environ) | {RUN_MARK: str(self.run_dir)}
+            self._proxy = await asyncio.to_thread(Proxy.start, links, log=log, environment=environment)
+            self._note_proxy("start")
         for role in self.target.roles_by_name:
             self.start(role, "start")
 
+    def begin_ending(self) -> None:
+        """From now on a role that is down need not come back, and nobody waits for evidence."""
+        self._ending = True
+
+    def ending(self) -> bool:
+        return self._ending
+
     async def close(self) -> list[str]:
         """Stop every role and the proxy; returns what could not be proved gone."""
-        self.ending = True
+        self.begin_ending()
         running = [started for started in self._started.values() if started.exit is None]
         for started in running:
             number = signal.Signals[self.target.roles_by_name[started.process.role].spec.stop_signal]
@@ -152,7 +167,7 @@ class RealWorld:
         self._on_exit(started.process, started.exit)
 
     def _environment(self, role: Role, tape: Path) -> dict[str, str]:
-        environment = dict(os.environ) | self._mark()
+        environment = dict(os.environ) | {RUN_MARK: str(self.run_dir)}
         # Two threads made a training step 80 times slower than one on small machines; a role may override it.
         environment.setdefault("OMP_NUM_THREADS", "1")
         environment |= {name: self._fill(value, role, tape) for name, value in role.spec.env.items()}
@@ -161,9 +176,6 @@ class RealWorld:
                 assert self._proxy is not None
                 environment[link.spec.env] = f"127.0.0.1:{self._proxy.port(link.forward)}"
         return environment
-
-    def _mark(self) -> dict[str, str]:
-        return {RUN_MARK: str(self.run_dir)}
 
     def _fill(self, text: str, role: Role | None, tape: Path | None = None) -> str:
         values = {
@@ -209,19 +221,19 @@ class RealWorld:
 
     async def wait_exit(self, process: Process, deadline_s: float) -> Exit | None:
         started = self._started[process.role]
-        if started.process != process:
+        if (started.process.pid, started.process.start_time) != (process.pid, process.start_time):
             return Exit(code=None, signal=None)
         await self._wait_exits([started], deadline_s)
         return started.exit
 
-    async def restart(self, role: str, deadline_s: float) -> RoleProcess | None:
-        process = self.start(role, "restart")
+    async def bring_up(self, role: str, deadline_s: float) -> RoleProcess | None:
+        process = self.process(role) or self.start(role, "restart")
         started = self._started[role]
         deadline = time.monotonic() + deadline_s
-        while time.monotonic() < deadline and started.exit is None and not self.ending:
+        while time.monotonic() < deadline and started.exit is None and not self._ending:
             if started.up.is_set():
                 return process
-            await asyncio.sleep(STATE_POLL_S * 10)
+            await asyncio.sleep(UP_POLL_S)
         return None
 
     async def wait_state(self, process: Process, wanted: str, *, absent: bool, deadline_s: float) -> float | None:
@@ -241,26 +253,34 @@ class RealWorld:
         self._snapshots.setdefault(direction, {}).pop(injection, None)
         await self._set_link(direction)
 
-    async def hits(self, direction: str, injection: str) -> LinkHits:
-        assert self._proxy is not None
-        link = self._link_of(direction)
-        way = "forward" if direction == link.forward else "backward"
-        stats = (await asyncio.to_thread(self._proxy.stats))[link.forward][way]
-        fault = stats["faults"].get(injection)
-        return LinkHits(
-            present=fault is not None and fault["present"],
-            bytes_hit=fault["bytes"] if fault else 0,
-            delay_added_s=fault["delay_s"] if fault else 0.0,
-            held_bytes=stats["held_bytes"],
-        )
+    async def hits(self, directions: Sequence[str], injection: str) -> dict[str, LinkHits]:
+        stats = await self._stats()
+        found = {}
+        for direction in directions:
+            link = self._link_of(direction)
+            of_link = stats[link.forward]
+            way = of_link.forward if direction == link.forward else of_link.backward
+            fault = way.faults.get(injection)
+            found[direction] = LinkHits(
+                present=fault is not None and fault.present,
+                bytes_hit=fault.bytes if fault else 0,
+                delay_median_s=fault.delay.median_s if fault else 0.0,
+                delay_total_s=fault.delay.total_s if fault else 0.0,
+                held_bytes=way.held_bytes,
+            )
+        return found
 
     async def wait_hits(
-        self, direction: str, injection: str, enough: Callable[[LinkHits], bool], deadline_s: float
-    ) -> LinkHits:
+        self,
+        directions: Sequence[str],
+        injection: str,
+        enough: Callable[[Mapping[str, LinkHits]], bool],
+        deadline_s: float,
+    ) -> dict[str, LinkHits]:
         deadline = time.monotonic() + deadline_s
         while True:
-            hits = await self.hits(direction, injection)
-            if enough(hits) or self.ending or time.monotonic() > deadline:
+            hits = await self.hits(directions, injection)
+            if enough(hits) or self._ending or time.monotonic() > deadline:
                 return hits
             await asyncio.sleep(HITS_POLL_S)
 
@@ -273,8 +293,9 @@ class RealWorld:
     def _link_of(self, direction: str) -> Link:
         return next(link for link in self.target.links_expanded if direction in (link.forward, link.backward))
 
-    def _faults_on(self, direction: str) -> list[LinkFault]:
-        return [decode_fault({"id": name, **settings}) for name, settings in self._snapshots.get(direction, {}).items()]
+    def _faults_on(self, direction: str) -> tuple[LinkFault, ...]:
+        imposed = self._snapshots.get(direction, {})
+        return decode_faults([{"id": name, **settings} for name, settings in imposed.items()], direction)
 
     # ── the proxy ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -283,11 +304,19 @@ class RealWorld:
         if self._proxy is None or self._proxy.alive():
             return
         await asyncio.to_thread(self._proxy.restart)
-        self._note("proxy", event="restart", pid=self._proxy.pid, start_time=self._proxy.start_time)
+        self._note_proxy("restart")
 
     async def link_stats(self) -> dict[str, Any]:
         """The proxy's counters by link."""
-        return {} if self._proxy is None else dict(await asyncio.to_thread(self._proxy.stats))
+        return dict(msgspec.to_builtins(await self._stats())) if self._proxy is not None else {}
+
+    async def _stats(self) -> dict[str, LinkStats]:
+        assert self._proxy is not None, "the plan reader lets no fault on links pass where the target has none"
+        return await asyncio.to_thread(self._proxy.stats)
+
+    def _note_proxy(self, event: str) -> None:
+        assert self._proxy is not None
+        self._note("proxy", event=event, pid=self._proxy.pid, start_time=self._proxy.start_time)
 
 
 def _kill_group(group: int) -> None:

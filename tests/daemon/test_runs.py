@@ -1,0 +1,181 @@
+"""What a user sees of a run: exit codes and errors, on a target that is not a trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaoskit.daemon.recover import needs_recovery
+from chaoskit.errors import ExitCode
+from tests.conftest import Start
+from tests.toy.runs import TARGET, ToyRun, plan_text, start_run
+
+pytestmark = pytest.mark.process
+
+KILL_LATE = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "10 ms"\nrestart-after = "50 s"'
+KILL = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "round 60"\nrestart-after = "200 ms"'
+PAUSE = '[[fault]]\nkind = "process.pause"\non = "worker-0"\nat = "round 90"\nfor = "300 ms"'
+
+
+def chaoskit(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "chaoskit.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_faults_land_and_are_undone_and_the_journal_tells_it_in_order(start: Start) -> None:
+    run = start(KILL + "\n" + PAUSE)
+    code, output = run.end()
+    run.assert_clean()
+    journal = run.journal()
+    for injection in ("process.kill-1#1", "process.pause-1#1"):
+        mine = [record for record in journal if record.get("injection") == injection]
+        story = [record.kind for record in mine if record.kind != "exit"]
+        assert story == ["intent", "applied", "landed", "undo", "undone"], output
+        assert mine[-1]["clean"]
+    landed = {record["injection"]: record for record in journal if record.kind == "landed"}
+    assert landed["process.kill-1#1"]["landed"]
+    assert landed["process.kill-1#1"]["evidence"]["worker-1_ended_by"] == "signal 9"
+    (death,) = [record for record in journal if record.kind == "exit" and record["signal"] == 9]
+    assert death["expected"]
+    restarted = [record for record in journal if record.kind == "spawn" and record["cause"] == "restart"]
+    assert [record["role"] for record in restarted] == ["worker-1"]
+    assert restarted[0]["pid"] != death["pid"]
+    assert [record["phase"] for record in journal if record.kind == "phase"] == [
+        "preflight",
+        "steady",
+        "chaos",
+        "heal",
+        "stop",
+    ]
+    assert (run.run_dir / "report.html").exists()
+    assert code in (ExitCode.PASSED, ExitCode.INCONCLUSIVE), output
+
+
+def test_a_fault_whose_trigger_never_comes_ends_with_2(start: Start) -> None:
+    run = start('[[fault]]\nkind = "process.pause"\non = "worker-1"\nat = "round 100000"\nfor = "1 s"')
+    code, output = run.end()
+    assert code == ExitCode.INCONCLUSIVE, output
+    assert "round 100000" in output or "Never injected" in output
+    assert [record.kind for record in run.journal()].count("skipped") == 1
+    run.assert_clean()
+
+
+def test_a_fault_on_a_link_that_carries_nothing_has_not_landed(start: Start) -> None:
+    # The worker is dead while its link is slow: no byte passes, so there is nothing that could have been slowed.
+    slow = '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "500 ms"\nfor = "300 ms"\nrate = "100 kbit/s"'
+    kill = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "10 ms"\nrestart-after = "2 s"'
+    run = start(kill + "\n" + slow)
+    code, output = run.end()
+    assert code == ExitCode.INCONCLUSIVE, output
+    landed = {record["injection"]: record["landed"] for record in run.journal() if record.kind == "landed"}
+    assert landed == {"process.kill-1#1": True, "link.bandwidth-1#1": False}
+
+
+def test_an_unknown_key_ends_with_5_before_anything_starts(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE.replace("for =", "fro =")))
+    done = chaoskit("run", plan, "--reports", tmp_path / "reports")
+    assert done.returncode == ExitCode.INVALID
+    assert f"{plan}:" in done.stderr
+    assert "'fro'" in done.stderr
+    assert "'for'" in done.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+def test_a_role_that_dies_at_start_ends_with_7_and_shows_its_last_words(tmp_path: Path) -> None:
+    text = TARGET.read_text().replace('"worker", "--role"', '"dies", "--role"').replace("{here}", str(TARGET.parent))
+    (tmp_path / "target.toml").write_text(text)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE, target=tmp_path / "target.toml"))
+    done = chaoskit("run", plan, "--reports", tmp_path / "reports")
+    assert done.returncode == ExitCode.TARGET_DIED, done.stderr
+    assert "this role dies at start, as it was asked to" in done.stderr
+    (run_dir,) = (tmp_path / "reports" / "control").iterdir()
+    assert not needs_recovery(run_dir)
+
+
+def test_a_command_that_does_not_exist_is_named_with_its_line_and_nothing_starts(tmp_path: Path) -> None:
+    (tmp_path / "target.toml").write_text(TARGET.read_text().replace("{python}", "no-such-python"))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE, target=tmp_path / "target.toml"))
+    done = chaoskit("run", plan, "--reports", tmp_path / "reports")
+    assert done.returncode == ExitCode.INCONCLUSIVE
+    assert "no-such-python" in done.stderr
+    assert "target.toml:" in done.stderr
+    assert not (tmp_path / "reports").exists()
+
+
+def test_a_reports_folder_that_cannot_be_made_ends_with_5(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file where a folder should be")
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE))
+    done = chaoskit("run", plan, "--reports", tmp_path / "reports")
+    assert done.returncode == ExitCode.INVALID
+    assert "--reports" in done.stderr
+
+
+def test_status_tells_and_stop_heals(start: Start) -> None:
+    run = start(KILL_LATE)
+    run.wait_for_kinds("landed")
+    told = json.loads(chaoskit("status", run.run_dir).stdout)
+    assert told["phase"] == "chaos"
+    assert told["active"] == ["process.kill-1#1"]
+    assert told["roles"]["worker-1"] == "down"
+    assert (run.run_dir / "control.sock").stat().st_mode & 0o777 == 0o600
+    assert chaoskit("stop", run.run_dir).returncode == 0
+    code, output = run.end()
+    assert code == ExitCode.INTERRUPTED, output
+    run.assert_clean()
+    over = chaoskit("status", run.run_dir)
+    assert over.returncode == ExitCode.INVALID
+    assert "no run is on here" in over.stderr
+
+
+def _kill_everybody(run: ToyRun) -> None:
+    """Runner, guardian and daemon at once: nobody is left to heal."""
+    run.runner.send_signal(signal.SIGSTOP)
+    daemon, guardian = run.owner_pids()
+    for pid in (guardian, daemon, run.runner.pid):
+        os.kill(pid, signal.SIGKILL)
+    run.runner.wait()
+
+
+def test_recover_ends_what_a_dead_run_left_and_may_be_called_again(start: Start) -> None:
+    run = start(PAUSE.replace('"round 90"', '"10 ms"').replace("300 ms", "50 s"))
+    run.wait_for_kinds("landed")
+    _kill_everybody(run)
+    assert needs_recovery(run.run_dir)
+    done = chaoskit("recover", run.run_dir)
+    assert done.returncode == 0, done.stderr
+    assert "worker-0" in done.stdout
+    run.assert_clean()
+    again = chaoskit("recover", run.run_dir)
+    assert again.returncode == 0
+    assert "nothing was left" in again.stdout
+
+
+def test_the_next_run_ends_what_a_dead_run_left(start: Start, reports: Path, tmp_path: Path) -> None:
+    run = start(PAUSE.replace('"round 90"', '"10 ms"').replace("300 ms", "50 s"))
+    run.wait_for_kinds("landed")
+    _kill_everybody(run)
+    assert needs_recovery(run.run_dir)
+    plan = tmp_path / "next.toml"
+    plan.write_text(plan_text(PAUSE, name="after-the-dead"))
+    start_run(plan, reports, "after-the-dead").end()
+    run.assert_clean()
+
+
+def test_recover_refuses_a_run_that_is_on(start: Start) -> None:
+    run = start(KILL_LATE)
+    run.wait_for_kinds("landed")
+    done = chaoskit("recover", run.run_dir)
+    assert done.returncode == ExitCode.INVALID
+    assert "chaoskit stop" in done.stderr
+    chaoskit("stop", run.run_dir)
+    run.end()

@@ -1,0 +1,49 @@
+"""process.kill on real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaoskit.world.process import process_stat
+from tests.conftest import Start
+
+pytestmark = pytest.mark.process
+
+
+def test_the_role_dies_by_signal_9_and_comes_back_as_another_process(start: Start) -> None:
+    run = start('[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "round 30"\nrestart-after = "100 ms"')
+    run.end()
+    run.assert_clean()
+    journal = run.journal()
+    (applied,) = [record for record in journal if record.kind == "applied"]
+    (landed,) = [record for record in journal if record.kind == "landed"]
+    (undone,) = [record for record in journal if record.kind == "undone"]
+    (pid,), (start_time,) = applied["evidence"]["pids"], applied["evidence"]["start_times_ticks"]
+    gone = process_stat(pid)
+    assert gone is None or gone.start_time != start_time
+    assert landed["landed"]
+    assert landed["evidence"] == {"worker-1_ended_by": "signal 9", "gone": [pid]}
+    assert undone["clean"]
+    assert undone["evidence"]["worker-1_new_pid"] != pid
+    assert (run.run_dir / "tape" / "worker-1.2.jsonl").exists()
+
+
+def test_several_roles_die_at_once(start: Start) -> None:
+    run = start(
+        '[[fault]]\nkind = "process.kill"\non = ["worker-0", "worker-2"]\nat = "20 ms"\nrestart-after = "50 ms"'
+    )
+    run.end()
+    run.assert_clean()
+    deaths = [record["role"] for record in run.journal() if record.kind == "exit" and record["signal"] == 9]
+    assert sorted(deaths) == ["worker-0", "worker-2"]
+
+
+def test_more_roles_than_the_limit_allows_are_not_killed(start: Start) -> None:
+    first = '[[fault]]\nkind = "process.kill"\non = "worker-0"\nat = "20 ms"\nrestart-after = "1 s"'
+    second = '[[fault]]\nkind = "process.kill"\non = "worker-2"\nat = "100 ms"\nrestart-after = "1 s"'
+    run = start(first + "\n" + second, limits="down-max = 1")
+    code, output = run.end()
+    (skipped,) = [record for record in run.journal() if record.kind == "skipped"]
+    assert skipped["injection"] == "process.kill-2#1"
+    assert "down-max" in skipped["why"]
+    assert code == 2, output
