@@ -130,7 +130,8 @@ class Daemon:
             )
             for injection in due(self._plan, moment) if self._injections else ():
                 self._begin(injection)
-            if len(self._injector.ended) == len(self._injections):
+            # A control run has nothing to wait for here but its target's end, and no heal phase to be judged.
+            if self._injections and len(self._injector.ended) == len(self._injections):
                 return
             await self._tick()
         for injection in self._injections:

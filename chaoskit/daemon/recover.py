@@ -61,6 +61,8 @@ def end_run(run_dir: Path, by: str) -> Recovery:
     except JournalError as error:
         state = LedgerState((), (), {}, closed=False, residue=(), torn=False)
         damage = (f"the ledger cannot be read, so only marked processes were looked for: {error}",)
+        # Kept for whoever wants to look; a new one takes its place, so that the next recovery can come to a clean end.
+        (run_dir / LEDGER).rename(run_dir / f"{LEDGER}.damaged")
     killed = _kill_until_none(run_dir, state)
     left = [f"{name} (pid {pid}) is still alive" for name, pid, _ in _living(run_dir, state)]
     unproved = (*damage, *left)
@@ -112,14 +114,15 @@ def _reap_children() -> None:
 
 
 def _write_end(run_dir: Path, state: LedgerState, unproved: tuple[str, ...], by: str, killed: list[str]) -> None:
-    journal = AppendLog(run_dir / "journal.jsonl")
-    journal.append("guardian", event="healed", by=by, killed=killed, unproved=list(unproved))
+    clean = not unproved
     ledger = Ledger(run_dir)
     for injection in state.open_injections:
-        clean = not unproved
-        evidence = {"why": f"every process of the run is gone, ended by the {by}"} if clean else {}
         ledger.write("undone", injection=injection, clean=clean)
-        journal.append("undone", injection=injection, clean=clean, evidence=evidence)
     ledger.write("closed", residue=list(unproved))
     ledger.close()
-    journal.close()
+    # A journal that was damaged stays as it is: the ledger is what decides, and it is closed by now.
+    with contextlib.suppress(JournalError), AppendLog(run_dir / "journal.jsonl") as journal:
+        journal.append("guardian", event="healed", by=by, killed=killed, unproved=list(unproved))
+        evidence = {"why": f"every process of the run is gone, ended by the {by}"} if clean else {}
+        for injection in state.open_injections:
+            journal.append("undone", injection=injection, clean=clean, evidence=evidence)
