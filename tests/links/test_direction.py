@@ -36,6 +36,18 @@ def test_a_cap_is_shared_by_all_connections_of_a_direction() -> None:
     assert releases == pytest.approx([11.0, 12.0, 13.0, 14.0])
 
 
+def test_lateness_is_caught_up_while_bytes_wait_and_not_once_the_line_was_idle() -> None:
+    direction = Direction()
+    direction.swap([Bandwidth("cap#1", rate_bit_s=8e6, burst_bytes=0)])
+    waiter = Waiter(direction)
+    assert reserve(direction, waiter, 100_000, 10.0) == pytest.approx(10.1)
+    assert reserve(direction, waiter, 100_000, 10.15) == pytest.approx(10.2)  # 50 ms late: made good
+    direction.idle(waiter)
+    assert reserve(direction, waiter, 100_000, 10.25) == pytest.approx(
+        10.35
+    )  # nothing had waited: nothing to make good
+
+
 def test_of_several_caps_the_slowest_decides_and_takes_the_blame() -> None:
     direction = Direction()
     direction.swap(
