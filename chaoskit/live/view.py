@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from chaoskit.daemon.spec import read_spec
+from chaoskit.errors import UsageError
 from chaoskit.journal import Follower
 from chaoskit.live.draw import draw
 from chaoskit.live.state import RunState
@@ -27,7 +29,8 @@ POLLS_MAX = 64
 class LiveView:
     """Shows the run in `run_dir` on `console`, from the first `refresh` on. Leaving it as a context draws once more.
 
-    `control` maps merges to the loss of the control run. `clock` must be the clock of the run's files, CLOCK_MONOTONIC.
+    `control` maps merges to the loss of the control run; by default it is read from the control run that the run folder
+    names. `clock` must be the clock of the run's files, CLOCK_MONOTONIC.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class LiveView:
         self._journal = Follower(Path(run_dir) / "journal.jsonl")
         self._tapes: dict[str, Follower] = {}
         self._console = console
-        self._control = control
+        self._control = control_losses(Path(run_dir)) if control is None else control
         self._clock = clock
         self._looked_t = float("-inf")
         self._lines_told = 0
@@ -119,3 +122,22 @@ class LiveView:
                 self._eval_told_t = event.t
             line = f"{event.t - start_t:8.1f} s  {event.text}"
             self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True, style=None)
+
+
+def control_losses(run_dir: Path) -> dict[int, float]:
+    """Merges -> loss of the control run that `run_dir` is judged against; empty where there is none to read."""
+    try:
+        control = read_spec(run_dir).control
+    except UsageError:
+        return {}
+    losses: dict[int, float] = {}
+    for tape in sorted((run_dir / control / "tape").glob("*.jsonl")) if control else ():
+        follower = Follower(tape)
+        records = [record for _ in range(POLLS_MAX) for record in follower.poll() if record["kind"] == "eval"]
+        follower.close()
+        losses |= {
+            record["merges"]: float(record["loss"])
+            for record in records
+            if type(record.get("merges")) is int and isinstance(record.get("loss"), (int, float))
+        }
+    return losses

@@ -43,6 +43,7 @@ from chaoskit.report.timeline import (
     Clock,
     clock_of,
     curve_of,
+    fragment_count,
     gap_of,
     integer_of,
     lanes_of,
@@ -277,7 +278,7 @@ def _tokens_figure(history: History, curve: Curve) -> KeyFigure | None:
         if count is not None:
             key = (record.node, integer_of(record, "incarnation"))
             processed[key] = max(count, processed.get(key, 0.0))
-    fragments = len({record.get("fragment") for record in history.of("merge")})
+    fragments = fragment_count(history)
     total = sum(processed.values())
     if not total or not fragments or not curve.work_tokens:
         return None

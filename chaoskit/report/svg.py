@@ -133,12 +133,13 @@ def svg(figure: Figure, name: str, title: str, description: str) -> str:
     for variable, (stand_in, _) in PALETTE.items():
         text = text.replace(stand_in, f"var(--{variable})")
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'(xlink:href="#|href="#|url\(#)', rf"\1{name}-", text).replace(f"{name}-{name}-", f"{name}-")
+    text = re.sub(r'(xlink:href="#|href="#|url\(#)', rf"\1{name}-", text)
     view = re.search(r'viewBox="[^"]+"', text)
     assert view is not None, "matplotlib writes a viewBox"
     head = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" class="chart" role="img" '
-        f'{view.group()} aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{html.escape(title)}</title>'
+        f'{view.group()} aria-labelledby="{name}-title {name}-desc">'
+        f'<title id="{name}-title">{html.escape(title)}</title>'
         f'<desc id="{name}-desc">{html.escape(description)}</desc>'
     )
     return head + text[text.index(">") + 1 :]

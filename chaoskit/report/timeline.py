@@ -104,7 +104,7 @@ def curve_of(history: History, run: str, clock: Clock) -> Curve:
     evaluations = history.of("eval")
     good = [record for record in evaluations if number_of(record, "loss") is not None]
     kept = thinned(good, CURVE_POINTS_MAX)
-    fragments = max(1, len({record.get("fragment") for record in history.of("merge")}))
+    fragments = max(1, fragment_count(history))
     work: list[tuple[float, float]] = []
     tokens = 0.0
     for record in history.of("merge"):
@@ -120,6 +120,11 @@ def curve_of(history: History, run: str, clock: Clock) -> Curve:
         work_t_s=tuple(t for t, _ in work_kept),
         work_tokens=tuple(round(count, 1) for _, count in work_kept),
     )
+
+
+def fragment_count(history: History) -> int:
+    """How many fragments were merged at least once."""
+    return len({integer_of(record, "fragment") for record in history.of("merge")})
 
 
 def merged_tokens(merge: Record) -> float:
