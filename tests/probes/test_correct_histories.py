@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from chaoskit.probes import Verdict, judge
 from chaoskit.probes.ledger import ledger
 from tests.probes import defects
-from tests.probes.histories import Fault, make_run
+from tests.probes.histories import Fault, Run, make_run
 
 faults = st.builds(
     Fault,
@@ -22,7 +23,7 @@ faults = st.builds(
 
 
 @st.composite
-def sizes(draw: st.DrawFn) -> dict[str, int]:
+def sizes(draw: st.DrawFn) -> dict[str, Any]:
     """Keyword arguments of `make_run`; the quorum is clipped to the number of learners."""
     learners = draw(st.integers(1, 5))
     return {
@@ -36,7 +37,7 @@ def sizes(draw: st.DrawFn) -> dict[str, int]:
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes(), st.lists(faults, max_size=6))
-def test_no_probe_alarms_on_a_correct_run(size: dict[str, int], plan: list[Fault]) -> None:
+def test_no_probe_alarms_on_a_correct_run(size: dict[str, Any], plan: list[Fault]) -> None:
     """Kills, pauses, cut and slow links in any number, also all at once. Goodput is only asked to know its own
     mind: these runs are so short that a few faults take most of them."""
     history = make_run(faults=plan, **size).history()
@@ -55,7 +56,7 @@ def test_no_probe_alarms_on_a_correct_run(size: dict[str, int], plan: list[Fault
 def test_loss_and_goodput_do_not_alarm_in_a_run_of_some_length(
     learners: int, fragments: int, plan: list[Fault]
 ) -> None:
-    size = {"learners": learners, "fragments": fragments, "steps": 4, "rounds": 120}
+    size: dict[str, Any] = {"learners": learners, "fragments": fragments, "steps": 4, "rounds": 120}
     results = judge(make_run(faults=plan, **size).history(), make_run(**size).history())
     [goodput] = [r for r in results if r.probe == "goodput"]
     assert goodput.verdict is Verdict.PASS, goodput.detail
@@ -65,10 +66,10 @@ def test_loss_and_goodput_do_not_alarm_in_a_run_of_some_length(
 
 @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes(), st.lists(faults, max_size=6))
-def test_the_books_of_a_correct_run_close_without_a_word(size: dict[str, int], plan: list[Fault]) -> None:
+def test_the_books_of_a_correct_run_close_without_a_word(size: dict[str, Any], plan: list[Fault]) -> None:
     run = make_run(faults=plan, **size)
     found: list[str] = []
-    books = ledger(run.history(), lambda told, *numbers: found.append(told))
+    books = ledger(run.history(), lambda told, *_numbers: found.append(told))
     assert not found
     assert all(entry.closes and min(entry.processed, entry.merged, entry.open) >= 0 for entry in books.entries)
     assert books.processed == books.merged + sum(books.discarded.values()) + books.open
@@ -76,7 +77,7 @@ def test_the_books_of_a_correct_run_close_without_a_word(size: dict[str, int], p
     assert books.merged == merged
 
 
-SAFETY_DEFECTS: list[Callable[[defects.Run], None]] = [
+SAFETY_DEFECTS: list[Callable[[Run], None]] = [
     defects.merge_starts_from_another_digest,
     defects.counters_not_reset,
     defects.update_from_the_future,
@@ -87,13 +88,13 @@ SAFETY_DEFECTS: list[Callable[[defects.Run], None]] = [
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.permutations(SAFETY_DEFECTS), st.integers(1, 5))
-def test_defects_together_are_all_found(plants: list[Callable[[defects.Run], None]], count: int) -> None:
+def test_defects_together_are_all_found(plants: list[Callable[[Run], None]], count: int) -> None:
     """No defect hides another: what is found alone is found in company."""
     run = defects.correct_run()
     for plant in plants[:count]:
         plant(run)
     failed = {r.probe for r in judge(run.history(), None) if r.verdict is Verdict.FAIL}
-    alone = {
+    alone: dict[Callable[[Run], None], str] = {
         defects.merge_starts_from_another_digest: "version-chain",
         defects.counters_not_reset: "tokens-once",
         defects.update_from_the_future: "staleness",

@@ -67,9 +67,7 @@ def failed(results: dict[str, ProbeResult]) -> set[str]:
 
 
 def test_a_correct_run_with_a_kill_a_pause_a_slow_and_a_cut_link_passes_every_probe() -> None:
-    assert {(result.probe, result.verdict.word) for result in judged().values()} == {
-        (name, "pass") for name in PROBES
-    }
+    assert {(result.probe, result.verdict.word) for result in judged().values()} == {(name, "pass") for name in PROBES}
 
 
 @pytest.mark.parametrize(("plant", "probes"), CAUGHT_BY, ids=lambda value: getattr(value, "__name__", ""))
