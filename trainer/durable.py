@@ -26,7 +26,7 @@ import xxhash
 from trainer.effects import PersistMembers, PersistMerge
 from trainer.fragments import Fragment
 from trainer.merge import Contribution
-from trainer.syncer import SyncerState
+from trainer.state import SyncerState
 
 MAGIC = b"DDLS"
 _HEAD = struct.Struct("<4sIQ")

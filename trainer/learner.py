@@ -12,7 +12,6 @@ never stall it; steps outside `ready` belong to no incarnation and are never cou
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,9 +22,6 @@ from trainer.effects import Close, Closed, Effect, Event, Finish, Opened, Receiv
 from trainer.fragments import Fragment, digest_of, total_size
 from trainer.messages import Fragment as FragmentMessage
 from trainer.messages import Hello, Ping, Progress, Pull, Push, Ready, Refused, Reject, Stop, Welcome
-
-INBOX_PER_FRAGMENT = 4
-"""Messages that may wait for the next step boundary, per fragment. More means that the syncer has gone mad: reconnect."""
 
 
 @dataclass
@@ -78,7 +74,7 @@ class Learner:
         self._incarnation: Incarnation | None = None
         self._last_incarnation = 0
         self._arrived: dict[int, tuple[FragmentMessage, bytes]] = {}
-        self._inbox: deque[tuple[FragmentMessage | Pull, bytes]] = deque()
+        self._inbox: dict[tuple[type, int], tuple[FragmentMessage | Pull, bytes]] = {}
 
     # ---- events
 
@@ -158,9 +154,10 @@ class Learner:
                 return self._collect(message, payload)
         if self.state != "ready":
             return self._drop(f"unexpected {type(message).__name__} while {self.state}")
-        if len(self._inbox) >= INBOX_PER_FRAGMENT * len(self.fragments):
-            return self._drop("too many messages between two steps")
-        self._inbox.append((message, payload))
+        # Of each fragment only the newest pull and the newest parameters wait, in order of arrival: after a pause there
+        # may be hundreds, and the older ones are about rounds that are over.
+        self._inbox.pop((type(message), message.fragment), None)
+        self._inbox[type(message), message.fragment] = (message, payload)
         return []
 
     def _intact(self, message: FragmentMessage, payload: bytes) -> bool:
@@ -238,12 +235,12 @@ class Learner:
             }),
             Send(self._connection, self._progress(incarnation, step_s)),
         ]  # fmt: skip
-        for _ in range(len(self._inbox)):
-            message, payload = self._inbox.popleft()
+        waiting, self._inbox = self._inbox, {}
+        for key, (message, payload) in waiting.items():
             if not isinstance(message, Pull):
                 out += self._take(message, payload)
             elif incarnation.counters[message.fragment].steps == 0:
-                self._inbox.append((message, payload))  # overwritten just now: there is work to give one step later
+                self._inbox[key] = (message, payload)  # overwritten just now: there is work to give one step later
             else:
                 out += self._answer(message)
         return out

@@ -68,7 +68,8 @@ def weights_of(contributions: Sequence[Contribution]) -> np.ndarray:
     total = raw.sum()
     if not total > 0:
         raise ValueError("no contribution has both tokens and steps: a round must not merge nothing")
-    return raw / total
+    normalised: np.ndarray = raw / total
+    return normalised
 
 
 def length(values: np.ndarray) -> float:

@@ -1,38 +1,42 @@
 """One round: from the first learner with work to give until the merge.
 
-    gathering ── K learners have reported ──▶ grace ── window over, or all have ──▶ pulling ── all answered, or deadline ──▶ merged
-        ▲                                       │ quorum lost                          │ fewer than K valid answers
-        └──────────────── attempt + 1 ──────────┴──────────────────────────────────────┘
+    gathering ── K have reported ──▶ grace ── window over, or all have ──▶ pulling ── all answered, or deadline ──▶ merged
+        ▲                              │ quorum lost                          │ fewer than K valid answers
+        └───────── attempt + 1 ────────┴──────────────────────────────────────┘
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from trainer.merge import Contribution
 
 
 @dataclass
 class Round:
-    """Round `number` of fragment `fragment`; answers to an older `attempt` are never taken."""
+    """Round `number` of fragment `fragment`; answers to an older `attempt` are never taken. Times are seconds of `now`."""
 
     number: int
     fragment: int
-    opened_at: float
+    gathering_since: float
     attempt: int = 1
     stage: Literal["gathering", "grace", "pulling"] = "gathering"
-    gathering_since: float = 0.0
     quorum_at: float = 0.0
+    """t_K"""
     pull_at: float = 0.0
     grace_s: float = 0.0
     waiting: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """learner -> (incarnation, deadline of its answer)."""
+    """learner -> (incarnation, deadline of its answer)"""
     answers: dict[str, Contribution] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[int, int, int]:
-        return self.number, self.fragment, self.attempt
+        return self.fragment, self.number, self.attempt
+
+    def fields(self) -> dict[str, Any]:
+        """As every tape record about this round has them."""
+        return {"round": self.number, "fragment": self.fragment, "attempt": self.attempt}
 
     def again(self, now: float) -> None:
         """Start over under the next attempt number; what was answered before is void."""
@@ -44,6 +48,9 @@ class Round:
 
 
 def number_of(fragment: int, version: int, P: int) -> int:
-    """The round that makes `version` of `fragment`. Fragments take turns and no round is given up, so versions tell round
-    numbers, and a restarted syncer has nothing to remember."""
+    """The round that makes `version` of `fragment`.
+
+    Fragments take turns and no round is given up, so the versions tell the round numbers, and a restarted syncer has
+    nothing to remember.
+    """
     return (version - 1) * P + fragment + 1

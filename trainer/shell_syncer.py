@@ -34,7 +34,7 @@ from trainer.effects import (
 from trainer.fragments import digest_of, fragments_of
 from trainer.messages import Hello
 from trainer.network import Conversation, tune
-from trainer.syncer import Syncer, publish_record
+from trainer.syncer import Syncer, publish_fields
 from trainer.tape import Tape, versions_told
 from trainer.wire import Decoder, Frame
 
@@ -117,8 +117,7 @@ def _introduce(tape: Tape, options: RoleOptions, machine: Syncer, records: Seque
         if record and merged.get(record["fragment"], 0) < record["version"]:
             tape.write(now, "merge", record)
         if record and published.get(record["fragment"], 0) < record["version"]:
-            for published_record in publish_record(record):
-                tape.write(now, published_record.kind, published_record.fields)
+            tape.write(now, "publish", publish_fields(record))
     tape.write(now, "restore", {"versions": machine.clock(), "digests": digests})
 
 

@@ -53,7 +53,8 @@ class Corpus:
         rows = generator.integers(0, len(blocks), count)
         starts = generator.integers(0, BLOCK_BYTES - self.context, count)
         columns = starts[:, None] + np.arange(self.context + 1)[None, :]
-        return blocks[rows[:, None], columns].astype(np.int64)
+        sample: np.ndarray = blocks[rows[:, None], columns].astype(np.int64)
+        return sample
 
 
 def load_symbols(corpus: str, mib_max: int) -> np.ndarray:
