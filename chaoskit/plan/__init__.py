@@ -20,8 +20,9 @@ from chaoskit.plan.model import (
     matches,
     resolve,
 )
-from chaoskit.plan.reader import read_plan, read_target
+from chaoskit.plan.reader import read_plan
 from chaoskit.plan.schema import plan_schema
+from chaoskit.plan.target_reader import read_target
 
 __all__ = [
     "At",

@@ -1,7 +1,6 @@
-"""Strict reading of plan and target files.
+"""Strict reading of plan files.
 
-    read_target("faults/targets/text.toml")                                    ->  Target
-    read_plan("faults/kill-and-rejoin.toml", kinds=KINDS, probes=PROBES)       ->  Plan
+    read_plan("faults/kill-and-rejoin.toml", kinds=KINDS, probes=PROBES)   ->   Plan
 
 A plan that is wrong must not run, since a fault that silently does not happen makes everything look well. So
 every mistake is refused, all of them are told at once, each as "path:line: what happened; expected ...; did
@@ -18,16 +17,14 @@ from typing import Any
 
 from chaoskit.errors import PlanError, nearest
 from chaoskit.plan.catalogue import KindSpec, ProbeSpec, Setting, SettingValue, defaults
-from chaoskit.plan.files import ExpectTable, FaultTable, LimitsTable, PlanFile, RunTable, TargetFile
+from chaoskit.plan.files import ExpectTable, FaultTable, LimitsTable, PlanFile, RunTable
 from chaoskit.plan.locate import Path as KeyPath
 from chaoskit.plan.locate import line_of
 from chaoskit.plan.model import (
     Expect,
     FaultSpec,
     Limits,
-    LinkSpec,
     Plan,
-    RoleSpec,
     RunSettings,
     SelectorError,
     Target,
@@ -36,6 +33,7 @@ from chaoskit.plan.model import (
     resolve,
 )
 from chaoskit.plan.source import Source, keys_of, read_source, shown_path, valid_or_none, validate
+from chaoskit.plan.target_reader import read_target
 from chaoskit.plan.units import UnitError, shown
 
 
@@ -83,40 +81,6 @@ def read_plan(
         expects=_expects(source, tolerances, probes),
         defaulted=not shape.expect,
     )
-
-
-def read_target(path: str | os.PathLike[str]) -> Target:
-    """The target in this file. Raises PlanError with every problem."""
-    source = read_source(path, "a target file in TOML")
-    shape = validate(source, TargetFile)
-    source.raise_problems()
-    assert shape is not None, "a file that does not fit the shape has problems"
-    target = Target(
-        name=shape.name,
-        path=str(source.path),
-        source_sha=source.sha,
-        done_role=shape.done,
-        replay=tuple(shape.replay) if shape.replay is not None else None,
-        roles=tuple(
-            RoleSpec(
-                name=table.name,
-                count=table.count,
-                command=tuple(table.command),
-                env=dict(table.env),
-                ready=table.ready,
-                stop_signal=table.stop_signal,
-                line=line_of(source.lines, ("role", index)),
-            )
-            for index, table in enumerate(shape.role)
-        ),
-        links=tuple(
-            LinkSpec(table.from_, table.to, table.address, table.env, line_of(source.lines, ("link", index)))
-            for index, table in enumerate(shape.link)
-        ),
-    )
-    _check_target(source, target)
-    source.raise_problems()
-    return target
 
 
 def _target_path(source: Source) -> Path | None:
@@ -205,7 +169,9 @@ def _read_settings(
             continue
         if key not in by_name:
             valid = [*by_name, *common]
-            message = f"unknown key {shown(key)}; {who} takes {', '.join(valid)}{nearest(key[:64], valid)}"
+            message = (
+                f"unknown key {shown(key)} for {who}; expected one of {', '.join(valid)}{nearest(key[:64], valid)}"
+            )
             source.add((*place, key), message)
             continue
         try:
@@ -361,41 +327,3 @@ def _expects(
         Expect(name, defaults(probe.tolerances), None) for name, probe in probes.items() if name not in mentioned
     ]
     return (*told, *by_default)
-
-
-def _check_target(source: Source, target: Target) -> None:
-    names = Counter(name for spec in target.roles for name in spec.instances)
-    for index, spec in enumerate(target.roles):
-        doubled = [name for name in spec.instances if names[name] > 1]
-        if doubled:
-            source.add(("role", index, "name"), f"name: the role {doubled[0]!r} exists twice; expected another name")
-    if target.done_role not in target.roles_by_name:
-        valid = list(target.roles_by_name)
-        source.add(
-            ("done",),
-            f"done: {shown(target.done_role)} is no role; expected one of {', '.join(valid[:8])}"
-            f"{nearest(target.done_role[:64], valid)}",
-        )
-    directions: set[str] = set()
-    for index, link in enumerate(target.links):
-        if link.to_role not in target.roles_by_name:
-            valid = list(target.roles_by_name)
-            source.add(
-                ("link", index, "to"),
-                f"to: {shown(link.to_role)} is no role; expected one of {', '.join(valid[:8])}"
-                f"{nearest(link.to_role[:64], valid)}",
-            )
-        expanded = [one for one in target.links_expanded if one.spec is link]
-        if not expanded:
-            source.add(
-                ("link", index, "from"),
-                f"from: {shown(link.from_role)} matches no role that could connect; expected a role or a glob such as"
-                " 'learner-*'",
-            )
-        for one in expanded:
-            if one.forward in directions:
-                source.add(
-                    ("link", index),
-                    f"the link {one.forward!r} exists already; expected one link between two roles",
-                )
-            directions |= {one.forward, one.backward}

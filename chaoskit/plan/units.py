@@ -88,7 +88,7 @@ def parse(text: object, dimension: Dimension, *, zero_ok: bool = False) -> float
     """
     expected = f"expected a {dimension} such as {EXAMPLES[dimension]!r}"
     if not isinstance(text, str):
-        if isinstance(text, (int, float)) and not isinstance(text, bool) and math.isfinite(text):
+        if isinstance(text, int | float) and not isinstance(text, bool) and text not in (math.inf, -math.inf):
             raise UnitError(f"{shown(text)} has no unit; {expected}")
         raise UnitError(f"{shown(text)} is not a text with a number and a unit; {expected}")
     match = _QUANTITY.fullmatch(text)

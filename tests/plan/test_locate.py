@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from typing import Any
 
@@ -21,7 +22,7 @@ SCALARS = st.one_of(
     ),
     TRICKY.map(json.dumps),
     TRICKY.filter(lambda text: "'" not in text and "\n" not in text).map("'{}'".format),
-    TRICKY.map(lambda text: '"""' + text.replace("\\", "\\\\").replace('"""', '""\\"').rstrip('"') + '"""'),
+    TRICKY.map(lambda text: '"""' + re.sub('"{3,}', '""', text).replace("\\", "\\\\").rstrip('"') + '"""'),
     TRICKY.map(lambda text: text.rstrip('"\\')).map(
         lambda t: '"""' + t.replace("\\", "\\\\").replace('"', '\\"') + '""""'
     ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plan_samples import KINDS, PLAN, PROBES, TARGET, write_plan
 
 from chaoskit.errors import ExitCode, PlanError
 from chaoskit.plan import Plan, RoundTrigger, TimeTrigger, read_plan, read_target
+from tests.plan.plan_samples import KINDS, PLAN, PROBES, TARGET, write_plan
 
 
 def read(folder: Path, plan: str, target: str = TARGET) -> Plan:
@@ -115,7 +115,7 @@ PAUSE = {"kind": '"process.pause"', "on": '"learner-1"', "at": '"3 s"', "for_": 
         ),
         (
             PLAN + 'restart_after = "1 s"\n',
-            "11: unknown key 'restart_after'; process.kill takes restart-after, name, kind, on, at;"
+            "11: unknown key 'restart_after' for process.kill; expected one of restart-after, name, kind, on, at;"
             " did you mean 'restart-after'?",
         ),
         (

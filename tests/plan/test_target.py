@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_samples import TARGET
 
 from chaoskit.errors import PlanError
 from chaoskit.plan import SelectorError, Target, matches, read_target, resolve
+from tests.plan.plan_samples import TARGET
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,9 @@ def test_any_selector_names_something_or_is_refused(target: Target, selector: st
         ('THREADS = "1"', "THREADS = 1", "15: THREADS: 1 has the wrong type; expected a text in quotes"),
         ('env = "SYNCER"', 'env = "a b"', "23: env: 'a b' is not allowed here; expected the name of an environment"),
         ('command = ["python", "-m", "syncer"]', "command = []", "8: command is empty; expected at least one"),
+        ("{index}", "{indx}", "14: '{indx}' is no placeholder; expected one of {python}, {run}, {state}, {here}"),
+        ('"syncer"]', '"{index}"]', "8: '{index}' has no meaning here; expected one of {python}, {run}"),
+        ('address = "', 'address = "{tape}', "22: '{tape}' has no meaning here; expected one of {python}, {run}"),
         ('from = "learner-*"', 'from = "syncer"', "20: from: 'syncer' matches no role that could connect"),
     ],
 )
