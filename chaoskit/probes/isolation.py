@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 
 from chaoskit.journal import History
 from chaoskit.plan import Setting
 from chaoskit.probes.base import Case, Finding, Verdict, probe
 from chaoskit.probes.rejoin import rejoins
-from chaoskit.probes.touch import Touch, pace_s, step_times, touches
+from chaoskit.probes.touch import Touch, over_s, pace_s, step_times, touches
 
 STEPS_MIN = 5
 """A median of fewer intervals says nothing."""
@@ -61,18 +61,21 @@ def isolation(case: Case) -> Finding:
     comebacks = _comebacks(case.history, hits)
     paces: list[_Pace] = []
     too_short = 0
+    end_s = over_s(case.history)
     for learner, runs in step_times(case.history).items():
         own_s = _own_pace_s(learner, runs, hits, case.control)
+        steps = sorted(chain.from_iterable(runs))
         for touch in hits:
             if any(learner in hit.learners and hit.overlaps(touch.start_s, touch.end_s) for hit in hits):
                 continue
             if any(touch.overlaps(*comeback) for comeback in comebacks.get(learner, ())):
                 continue
-            pace = None if own_s is None else _pace_in(learner, runs, touch, own_s, case.tolerance["stall_s"])
-            if pace is None:
+            window = (touch.start_s, min(touch.end_s, end_s))
+            told = None if own_s is None else _pace_in(steps, window, own_s, case.tolerance["stall_s"])
+            if told is None:
                 too_short += 1
             else:
-                paces.append(pace)
+                paces.append(_Pace(told[0], learner, touch, told[1]))
     if not paces:
         why = "they are too short to count steps in" if too_short else "each is touched, or still coming back"
         return Finding(Verdict.NOT_RUN, f"In {len(hits)} fault windows no learner can be judged: {why}.")
@@ -115,22 +118,20 @@ def _own_pace_s(learner: str, runs: list[list[float]], hits: list[Touch], contro
     return None if control is None else pace_s(control).get(learner)
 
 
-def _pace_in(learner: str, runs: list[list[float]], touch: Touch, own_s: float, stall_s: float) -> _Pace | None:
-    """How the learner stepped within the window; None where it was too short, or the learner not running."""
-    run = next((run for run in runs if run[0] < touch.start_s and run[-1] > touch.start_s), None)
-    if run is None:
+def _pace_in(steps: list[float], window: tuple[float, float], own_s: float, stall_s: float) -> tuple[float, str] | None:
+    """(share of its own rate, the same in words); None if the window is too short or began before the learner did."""
+    start_s, end_s = window
+    if steps[0] >= start_s or end_s <= start_s:
         return None
-    end_s = min(touch.end_s, run[-1])
-    inside = [t for t in run if touch.start_s <= t <= end_s]
-    gaps_s = [after - before for before, after in pairwise([touch.start_s, *inside, end_s])]
-    stall_s_min = max(stall_s, STALL_STEPS * own_s)
-    stuck = not inside and end_s - touch.start_s >= max(STALL_WINDOW_S_MIN, STALL_STEPS * own_s)
-    if max(gaps_s) > stall_s_min or stuck:
-        return _Pace(0.0, learner, touch, f"it made no step for {max(gaps_s):.1f} s")
+    inside = [t for t in steps if start_s <= t <= end_s]
+    longest_s = max(after - before for before, after in pairwise([start_s, *inside, end_s]))
+    stuck = not inside and end_s - start_s >= max(STALL_WINDOW_S_MIN, STALL_STEPS * own_s)
+    if longest_s > max(stall_s, STALL_STEPS * own_s) or stuck:
+        return 0.0, f"it made no step for {longest_s:.1f} s"
     if len(inside) <= STEPS_MIN:
         return None
     share = own_s / max(median(after - before for before, after in pairwise(inside)), 1e-9)
-    return _Pace(share, learner, touch, f"{100 * share:.0f} % of its own rate outside faults")
+    return share, f"{100 * share:.0f} % of its own rate outside faults"
 
 
 def _against_control(case: Case, learner: str) -> str:
