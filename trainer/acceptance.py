@@ -1,7 +1,7 @@
 """What a push must pass before it may be merged: a flat, ordered table of small questions, each with its own reason.
 
-The order matters only for which reason is told when several apply. A test deletes one line of the table at a time and sees
-an invariant break; that is why they are apart, and why none of them does two things.
+The order matters only for which reason is told when several apply. A test deletes one line of the table at a time and
+sees an invariant break; that is why they are apart, and why none of them does two things.
 """
 
 from __future__ import annotations

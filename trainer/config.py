@@ -1,6 +1,7 @@
 """The trainer's configuration: a TOML file, validated whole, with `--set section.key=value` on top.
 
-Try it: `python -m trainer --set task.steps=64` trains for a few seconds; a misspelt key is refused with the nearest valid one.
+Try it: `python -m trainer --set task.steps=64` trains for a few seconds; a misspelt key is refused with the nearest
+valid one.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
     norm_guard: float = 20.0
-    """An update is refused when its outer gradient is longer than this many medians of its peers'. 0 switches the guard off."""
+    """An update is refused when its outer gradient is longer than this many medians of its peers'. 0 switches the
+    guard off."""
 
 
 class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,7 +213,8 @@ def _problems(config: Config) -> list[str]:
         (1 <= protocol.M <= 1024, f"protocol.M = {protocol.M} must be between 1 and 1024"),
         (protocol.P >= 1, f"protocol.P = {protocol.P} must be at least 1"),
         (1 <= protocol.K <= protocol.M, f"protocol.K = {protocol.K} must be between 1 and protocol.M = {protocol.M}"),
-        (1 <= protocol.tau <= protocol.H, f"protocol.tau = {protocol.tau} must be between 1 and protocol.H = {protocol.H}"),
+        (1 <= protocol.tau <= protocol.H,
+         f"protocol.tau = {protocol.tau} must be between 1 and protocol.H = {protocol.H}"),
         (0 <= protocol.gamma < 1, f"protocol.gamma = {protocol.gamma} must be in [0, 1)"),
         (0 < protocol.average_decay <= 1, f"protocol.average_decay = {protocol.average_decay} must be in (0, 1]"),
         (protocol.staleness_max >= 0, f"protocol.staleness_max = {protocol.staleness_max} must not be negative"),

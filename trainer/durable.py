@@ -6,8 +6,9 @@
     STATE/durable/members.bin                           incarnations, processes, cursors
     STATE/contributions/fragment-003/000012.bin         what was merged into version 12
 
-A file is written beside its place, synced, renamed over it, and its folder synced: at every moment there is one whole newest
-file. A reader therefore never sees half a merge, and a syncer that is killed anywhere restarts with what it has published.
+A file is written beside its place, synced, renamed over it, and its folder synced: at every moment there is one whole
+newest file. A reader therefore never sees half a merge, and a syncer that is killed anywhere restarts with what it has
+published.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def unpack(path: Path) -> tuple[dict[str, Any], bytes]:
     whole = len(data) >= _HEAD.size + _SUM.size and data[:4] == MAGIC
     if not whole or _SUM.unpack_from(data, len(data) - _SUM.size)[0] != xxhash.xxh3_64_intdigest(data[: -_SUM.size]):
         raise DurableError(
-            f"{path}: damaged (checksum does not match). If {path.stem}.last.bin is whole, moving it here goes back one "
-            "version, which learners may have seen: do so only when all learners are started afresh"
+            f"{path}: damaged (its checksum does not match). If {path.stem}.last.bin is whole, moving it here goes "
+            "back one version, which learners may have seen: do so only when all learners are started afresh"
         )
     _, meta_bytes, body_bytes = _HEAD.unpack_from(data)
     body = data[_HEAD.size + meta_bytes :][:body_bytes]
@@ -203,7 +204,7 @@ class Store:
         body = b"".join(c.theta.astype("<f4").tobytes() for c in merge.contributions)
         data = pack({"fragment": merge.fragment, "version": merge.version, "parts": parts}, body)
         if len(data) > self._bytes_left:
-            self._bytes_left = 0  # the bound is reached: from here on nothing is kept, so that replay ends at one clear point
+            self._bytes_left = 0  # from here on nothing is kept, so that replay ends at one clear point
             return
         self._bytes_left -= len(data)
         path = contribution_path(self.state_dir, merge.fragment, merge.version)

@@ -1,9 +1,9 @@
 """What goes into and comes out of the two state machines.
 
-    event ──▶ machine.handle(now, event) ──▶ [effect, effect, ...]      effects are carried out in order, by a shell or a test
+    event ──▶ machine.handle(now, event) ──▶ [effect, effect, ...]     carried out in order, by a shell or a test
 
-`now` is seconds of a monotonic clock. A `connection` is a number that the shell gives to each TCP connection; it is never
-used twice.
+`now` is seconds of a monotonic clock. A `connection` is a number that the shell gives to each TCP connection; it is
+never used twice.
 """
 
 from __future__ import annotations

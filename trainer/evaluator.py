@@ -1,6 +1,7 @@
 """The evaluator as a process: the loss of the *global* parameters on held-out text, every so many merges.
 
-It reads the syncer's durable fragments and talks to nobody, so no fault on a link touches it, and it sees what would survive.
+It reads the syncer's durable fragments and talks to nobody, so no fault on a link touches it, and it sees what would
+survive.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from trainer.durable import DurableError, read_fragment
 from trainer.fragments import fragments_of, total_size
-from trainer.shell_syncer import RoleOptions
+from trainer.options import RoleOptions
 from trainer.tape import Tape
 from trainer.text import Corpus
 

@@ -88,7 +88,8 @@ def tensors_of(model: Model) -> list[TensorSpec]:
             TensorSpec(f"{name}.mlp.up", (4 * d, d), False, inner),
             TensorSpec(f"{name}.mlp.down", (d, 4 * d), False, residual / 2),
         ]
-    # [?] The paper says "embedding-like" without a list. The output head is counted as one; the alternative is to merge it by RDA.
+    # [?] The paper says "embedding-like" without a list. The output head is counted as one; the alternative is to
+    # merge it by RDA.
     specs += [TensorSpec("norm", (d,), False, None), TensorSpec("head", (SYMBOLS, d), True, 0.02)]
     return specs
 
@@ -101,13 +102,14 @@ def balance(tensors: Sequence[TensorSpec], P: int) -> tuple[Fragment, ...]:
     Raises:
         ConfigError: when there are more fragments than tensors.
     """
-    if P > len(tensors):
+    if len(tensors) < P:
         raise ConfigError(f"protocol.P = {P}: the model has only {len(tensors)} tensors; choose P <= {len(tensors)}")
     groups: list[list[TensorSpec]] = [[] for _ in range(P)]
     rest = list(tensors)
     embeddings = [spec for spec in tensors if spec.name.startswith("embed.")]
     others = len(tensors) - len(embeddings)
-    # [?] "When P allows" is not defined in the paper; here: as soon as every other fragment still gets a tensor and P >= 4.
+    # [?] "When P allows" is not defined in the paper; here: as soon as every other fragment still gets a tensor and P
+    # >= 4.
     if embeddings and P >= 4 and others >= P - 1:
         groups[0] = embeddings
         rest = [spec for spec in tensors if spec not in embeddings]

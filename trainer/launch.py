@@ -1,4 +1,5 @@
-"""`python -m trainer` alone: a syncer, an evaluator and M learners as processes on this machine, and a line of progress.
+"""`python -m trainer` alone: a syncer, an evaluator and M learners as processes on this machine, and a line of
+progress.
 
 The run folder has the same shape as a run of chaoskit: tape/ROLE.1.jsonl, logs/ROLE.1.log, target/ (the state folder).
 """
@@ -168,8 +169,8 @@ def _follow(training: Run, console: Console) -> tuple[int, float | None]:
     loss: float | None = None
     reported: set[str] = set()
     total = training.config.rounds_total
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} merges"), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
+    about, done = TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total} merges")
+    with Progress(about, BarColumn(), done, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("starting", total=total)
         while True:
             ended = training.processes["syncer"].poll() is not None

@@ -5,9 +5,9 @@
         ▲                                         │ more than H syncer steps: start again            │
         └──────────── Closed (any state) ─────────┴──────────────────────────────────────────────────┘
 
-The training loop steps on `theta` in place and then hands in `Stepped`; whatever has arrived meanwhile is applied there, at
-the step boundary, never inside a step. A process that has parameters keeps stepping in every state, so the network can
-never stall it; steps outside `ready` belong to no incarnation and are never counted.
+The training loop steps on `theta` in place and then hands in `Stepped`; whatever has arrived meanwhile is applied
+there, at the step boundary, never inside a step. A process that has parameters keeps stepping in every state, so the
+network can never stall it; steps outside `ready` belong to no incarnation and are never counted.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Learner:
         run: name of the run; the syncer refuses learners of another run.
         process: a text that no other process of this learner has.
 
-    `theta` is the flat float32 vector of shape (total size,), changed in place by the training loop and by adoption. It has
-    no meaning before `has_state` is True. `cursor` is the next step of this learner's data stream.
+    `theta` is the flat float32 vector of shape (total size,), changed in place by the training loop and by adoption.
+    It has no meaning before `has_state` is True. `cursor` is the next step of this learner's data stream.
     """
 
     def __init__(self, config: Config, fragments: Sequence[Fragment], name: str, run: str, process: str) -> None:
@@ -79,7 +79,8 @@ class Learner:
     # ---- events
 
     def handle(self, now: float, event: Event) -> list[Effect]:
-        """Take one event, give the effects to carry out in order. `now` is not used: a learner has no deadlines of its own."""
+        """Take one event, give the effects to carry out in order. `now` is not used: a learner has no deadlines of
+        its own."""
         del now
         if self.stopped:
             return []
@@ -169,7 +170,8 @@ class Learner:
         held = self._arrived.get(message.fragment)
         if held is None or held[0].version < message.version:
             self._arrived[message.fragment] = (message, payload)
-        # [?] "More than H syncer steps": a syncer step is P / H merges, so H of them are P merges since the clock was read.
+        # [?] "More than H syncer steps": a syncer step is P / H merges, so H of them are P merges since the clock was
+        # read.
         merges = sum(held[0].version - incarnation.clock[fragment] for fragment, held in self._arrived.items())
         if merges > len(self.fragments):
             why = f"{merges} merges since the clock, at most {len(self.fragments)}"
@@ -178,7 +180,8 @@ class Learner:
         return [] if self.has_state else self._adopt_all_when_complete()
 
     def _adopt_all_when_complete(self) -> list[Effect]:
-        """Ready when every fragment is there at or after the clock: only then is the state one that may be trained on."""
+        """Ready when every fragment is there at or after the clock: only then is the state one that may be trained
+        on."""
         incarnation = self._live()
         complete = all(
             fragment.index in self._arrived
@@ -192,9 +195,11 @@ class Learner:
         for fragment in self.fragments:
             out.append(self._adopt(*self._arrived[fragment.index], cause="join"))
         self._arrived.clear()
-        # [?] Data position: the learner's own where it is further than the syncer knows, so that no sample counts twice.
+        # [?] Data position: the learner's own where it is further than the syncer knows, so that no sample counts
+        # twice.
         self.cursor = max(self.cursor, incarnation.cursor)
-        # [?] Inner optimiser: kept by a process that lives, fresh in a new one. The alternative is to get it from a donor.
+        # [?] Inner optimiser: kept by a process that lives, fresh in a new one. The alternative is to get it from a
+        # donor.
         optimiser = "kept" if self.has_state else "fresh"
         self.has_state = True
         self.state = "ready"
@@ -259,9 +264,10 @@ class Learner:
         counters.pushes += 1
         theta = self.theta[self.fragments[pull.fragment].slice].astype("<f4")
         push = Push(
-            incarnation=incarnation.number, step=self.cursor, round=pull.round, fragment=pull.fragment, attempt=pull.attempt,
-            base=counters.version, lo=counters.lo, hi=incarnation.tokens, steps=counters.steps,
-            id=f"{self.name}.{incarnation.number}.{pull.fragment}.{counters.pushes}", digest=digest_of(theta),
+            incarnation=incarnation.number, step=self.cursor,
+            round=pull.round, fragment=pull.fragment, attempt=pull.attempt,
+            base=counters.version, lo=counters.lo, hi=incarnation.tokens, steps=counters.steps, digest=digest_of(theta),
+            id=f"{self.name}.{incarnation.number}.{pull.fragment}.{counters.pushes}",
         )  # fmt: skip
         fields = {
             "incarnation": push.incarnation, "fragment": push.fragment, "round": push.round, "attempt": push.attempt,

@@ -76,7 +76,8 @@ class Session:
     def eligible(self, fragment: int) -> bool:
         """Has work to give on this fragment that is in no version yet, and owes no answer from long ago.
 
-        A learner that never saw the version which holds its work would count its tokens again: it waits for that version.
+        A learner that never saw the version which holds its work would count its tokens again: it waits for that
+        version.
         """
         return (
             self.ready
@@ -86,8 +87,8 @@ class Session:
         )
 
     def answered(self, now: float, push: Push) -> None:
-        """Learn how long this learner takes, whether or not the answer is still wanted. An answer to a newer pull of the
-        same fragment also stands for the older ones, which a learner does not answer one by one."""
+        """Learn how long this learner takes, whether or not the answer is still wanted. An answer to a newer pull of
+        the same fragment also stands for the older ones, which a learner does not answer one by one."""
         key = (push.fragment, push.round, push.attempt)
         asked_at = self.pulls.get(key)
         if asked_at is not None:
@@ -168,8 +169,8 @@ class Members:
             return "its configuration differs from the syncer's; start both from one file", False
         newest = self.state.incarnations.get(hello.learner, 0)
         same_process = self.state.processes.get(hello.learner) == hello.process
-        # [?] A process that was once accepted and has been replaced by another must not come back: two copies would fence
-        # each other for ever. A new process (incarnation 0) is always taken for the successor.
+        # [?] A process that was once accepted and has been replaced by another must not come back: two copies would
+        # fence each other for ever. A new process (incarnation 0) is always taken for the successor.
         if not same_process and 0 < hello.incarnation < newest:
             return f"incarnation {hello.incarnation} was replaced by another process, now incarnation {newest}", True
         return "", False

@@ -2,7 +2,8 @@
 
     theta_m ── v_m = Theta - theta_m ──┐
     theta_n ── v_n = Theta - theta_n ──┼─ per tensor: RDA or direct average ── Delta ── m <- mu m + Delta
-    ...                                ┘        (w = c_tokens^2 / c_steps)              Theta <- Theta - lr (Delta + mu m)
+    ...                                ┘        (w = c_tokens^2 / c_steps)              Theta <- Theta - lr (Delta +
+    mu m)
 
 Everything accumulates in float64 over contributions sorted by learner, with element-wise sums only (no BLAS), so that a
 replay of the recorded contributions gives the same bits in any process.
@@ -19,12 +20,14 @@ import numpy as np
 from trainer.fragments import Placed
 
 CANCELLED = 1e-3
-"""Where the weighted mean of unit directions is shorter than this, the directions cancel and have no common direction."""
+"""Where the weighted mean of unit directions is shorter than this, the directions cancel and have no common
+direction."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """One learner's update of one fragment: its parameters after `steps` steps over tokens (lo, hi] from version `base`."""
+    """One learner's update of one fragment: its parameters after `steps` steps over tokens (lo, hi] from version
+    `base`."""
 
     learner: str
     incarnation: int
@@ -95,10 +98,12 @@ def direct_average(gradients: Sequence[np.ndarray], weights: np.ndarray) -> np.n
 
 
 def radial_directional_average(gradients: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """`[sum(w |v|) / sum(w)] * phi(sum(w phi(v)) / sum(w))` with `phi(x) = x / |x|`, `phi(0) = 0`: the mean length in the mean direction.
+    """`[sum(w |v|) / sum(w)] * phi(sum(w phi(v)) / sum(w))` with `phi(x) = x / |x|`, `phi(0) = 0`: the mean length in
+    the mean direction.
 
-    [?] Where the directions cancel (the mean direction is shorter than `CANCELLED`) it falls back to the direct average;
-    the paper does not say what happens there, and phi of rounding noise would be a random direction of full length.
+    [?] Where the directions cancel (the mean direction is shorter than `CANCELLED`) it falls back to the direct
+    average; the paper does not say what happens there, and phi of rounding noise would be a random direction of full
+    length.
     """
     if len(gradients) == 1:
         return gradients[0].copy()  # the identity for one learner, to the last bit
@@ -120,7 +125,8 @@ def nesterov(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`m <- mu m + Delta; Theta <- Theta - lr (Delta + mu m)`: float32 in, float32 out, float64 inside.
 
-    Delta is an outer *gradient* (old minus new), so the step is subtracted: with lr 1 and mu 0 Theta becomes the learners' mean.
+    Delta is an outer *gradient* (old minus new), so the step is subtracted: with lr 1 and mu 0 Theta becomes the
+    learners' mean.
     """
     updated = mu * momentum.astype(np.float64) + delta
     moved = theta.astype(np.float64) - lr * (delta + mu * updated)
@@ -128,7 +134,8 @@ def nesterov(
 
 
 def norm_ratios(gradients: Sequence[np.ndarray]) -> list[float]:
-    """Each outer gradient's length over the median length of its peers (1.0 for a lone one, inf above peers of length 0).
+    """Each outer gradient's length over the median length of its peers (1.0 for a lone one, inf above peers of length
+    0).
 
     Against the peers of the same round, never a running mean: that one locked itself out for good.
     """

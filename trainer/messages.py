@@ -1,8 +1,11 @@
 """What travels between learner and syncer. Metadata only; parameters ride behind as the frame's raw payload.
 
-    learner ── Hello ──▶ syncer          learner ◀── Welcome, Fragment x P (cause "join") ── syncer
-    learner ── Ready ──▶ syncer          then, for ever:
-    learner ── Progress (every step) ──▶ syncer ── Pull ──▶ learner ── Push + payload ──▶ syncer ── Fragment + payload ──▶ learner
+    learner ── Hello ──▶ syncer ── Welcome, Fragment x P (cause "join") ──▶ learner ── Ready ──▶ syncer
+
+    then, for ever:   learner ── Progress, after every step ──▶ syncer
+                      learner ◀── Pull ── syncer
+                      learner ── Push + payload ──▶ syncer
+                      learner ◀── Fragment + payload (cause "broadcast") ── syncer
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class Welcome(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The connection will never be accepted; the learner ends. A fenced zombie gets `fenced` True and ends without error."""
+    """The connection will never be accepted; the learner ends. A fenced zombie gets `fenced` True and ends without
+    error."""
 
     why: str
     fenced: bool
@@ -58,7 +62,8 @@ class Ready(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """The counters of one learner, sent after every step; a newer one replaces an older one still waiting to be sent."""
+    """The counters of one learner, sent after every step; a newer one replaces an older one still waiting to be
+    sent."""
 
     incarnation: Count
     step: Count
@@ -76,7 +81,8 @@ class Pull(Message, frozen=True):
 
 
 class Push(Message, frozen=True):
-    """Answer to a pull; the payload is theta of the fragment. Tokens (lo, hi] were processed since version `base` was adopted."""
+    """Answer to a pull; the payload is theta of the fragment. Tokens (lo, hi] were processed since version `base` was
+    adopted."""
 
     incarnation: Count
     step: Count

@@ -1,7 +1,7 @@
 """A byte-level transformer over one flat parameter vector, and AdamW over that vector. The only file that needs torch.
 
-The flat vector is the learner machine's own numpy array, and the tensors are views of it: a step changes it in place, an
-adopted fragment is in use from the next step on, and nothing is copied.
+The flat vector is the learner machine's own numpy array, and the tensors are views of it: a step changes it in place,
+an adopted fragment is in use from the next step on, and nothing is copied.
 
 AdamW is written out because constructing torch's own imports torch._dynamo, one to two seconds at every restart of a
 learner; a test holds it to torch's, and over one flat vector it is also the faster.

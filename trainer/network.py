@@ -2,8 +2,8 @@
 
     machine ── Send ──▶ Outbox (bounded, coalescing) ── pump ──▶ TCP ──▶ Decoder ── deliver ──▶ machine
 
-A slow link never makes the sender's memory grow: of each fragment only the newest version waits, of progress only the newest
-counters, and everything else is bounded by `OUTBOX_MAX`.
+A slow link never makes the sender's memory grow: of each fragment only the newest version waits, of progress only the
+newest counters, and everything else is bounded by `OUTBOX_MAX`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class Conversation:
         return Ending(why, bad_frame=False)
 
     async def _watch(self) -> Ending:
-        """Ping, and count our own ticks without a word from the peer: after a pause of *this* process the peer is not to blame."""
+        """Ping, and count our own ticks without a word from the peer: after a pause of *this* process the peer is not
+        to blame."""
         timing, ticks = self._timing, 0
         while True:
             await asyncio.sleep(timing.ping_s)

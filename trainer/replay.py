@@ -1,7 +1,8 @@
-"""`python -m trainer replay --run DIR`: fold every recorded contribution from theta_0 on, and print what each merge gives.
+"""`python -m trainer replay --run DIR`: fold every recorded contribution from theta_0 on, and print what each merge
+gives.
 
-One JSON object a line, {fragment, version, digest}, from version 0. Equal to the syncer's tape bit for bit, or some outer
-state has changed behind the tape's back (S11).
+One JSON object a line, {fragment, version, digest}, from version 0. Equal to the syncer's tape bit for bit, or some
+outer state has changed behind the tape's back (S11).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def find_state(run: Path) -> Path:
     for candidate in (run / "target", run):
         if (candidate / "run.json").is_file():
             return candidate
-    raise DurableError(f"{run}: no run.json in it or in its folder target/; expected the folder of a run of this trainer")
+    raise DurableError(f"{run}: no run.json in it or in its folder target/; expected a run folder of this trainer")
 
 
 def replay_fragment(state_dir: Path, config: Config, fragment: Fragment, seed: int) -> Iterator[Replayed]:
@@ -60,7 +61,8 @@ def replay_fragment(state_dir: Path, config: Config, fragment: Fragment, seed: i
 
 
 def run(run_dir: Path, *, prune: bool = False, out: TextIO = sys.stdout) -> int:
-    """Replay a whole run. With `prune` the contributions are deleted afterwards, but only if the durable state agrees."""
+    """Replay a whole run. With `prune` the contributions are deleted afterwards, but only if the durable state
+    agrees."""
     state_dir = find_state(run_dir)
     about = msgspec.json.decode((state_dir / "run.json").read_bytes())
     config = from_mapping(about["config"], str(state_dir / "run.json"))
@@ -70,7 +72,8 @@ def run(run_dir: Path, *, prune: bool = False, out: TextIO = sys.stdout) -> int:
         for last in replay_fragment(state_dir, config, fragment, about["seed"]):
             out.write(msgspec.json.encode(last).decode() + "\n")
         stored = read_fragment(state_dir, fragment)
-        agrees = agrees and last is not None and (last.version, last.digest) == (stored.version, digest_of(stored.theta))
+        newest = (stored.version, digest_of(stored.theta))
+        agrees = agrees and last is not None and (last.version, last.digest) == newest
     out.flush()
     if prune and agrees:
         shutil.rmtree(state_dir / "contributions", ignore_errors=True)

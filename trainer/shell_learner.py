@@ -26,7 +26,7 @@ from trainer.fragments import fragments_of
 from trainer.learner import Learner
 from trainer.messages import Hello, Message, Welcome
 from trainer.network import Conversation, Outbox, tune
-from trainer.shell_syncer import RoleOptions
+from trainer.options import RoleOptions
 from trainer.tape import Tape
 from trainer.text import Corpus
 from trainer.wire import Decoder, Frame
@@ -155,7 +155,7 @@ def run(options: RoleOptions, name: str, index: int) -> int:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         asked_to_end.append(signal.Signals(number).name)
         if not training:
-            os._exit(0)  # still loading: there is nothing to leave in order, and an import cannot be interrupted cleanly
+            os._exit(0)  # still loading: nothing to leave in order, and an import cannot be interrupted cleanly
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)

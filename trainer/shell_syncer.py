@@ -9,7 +9,6 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from trainer.effects import (
 from trainer.fragments import digest_of, fragments_of
 from trainer.messages import Hello
 from trainer.network import Conversation, tune
+from trainer.options import RoleOptions
 from trainer.syncer import Syncer, publish_fields
 from trainer.tape import Tape, versions_told
 from trainer.wire import Decoder, Frame
@@ -44,17 +44,6 @@ CONNECTIONS_PER_LEARNER = 4
 STRANGERS_MAX = 64
 """Connections beyond the learners' share that may be open at once; more are closed at once."""
 TIMER_S_MIN = 0.0005
-
-
-@dataclass(frozen=True)
-class RoleOptions:
-    """What every role is started with."""
-
-    config: Config
-    state: Path
-    tape: Path | None
-    seed: int
-    run_id: str
 
 
 def run(options: RoleOptions) -> int:

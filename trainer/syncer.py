@@ -1,7 +1,7 @@
 """The syncer as a state machine: no clock, socket, thread or random generator inside.
 
-It owns the global parameters. Learners report counters after every step; the syncer decides when a fragment is due, pulls
-it from every learner that has work to give, merges, makes the merge durable, and only then tells anyone.
+It owns the global parameters. Learners report counters after every step; the syncer decides when a fragment is due,
+pulls it from every learner that has work to give, merges, makes the merge durable, and only then tells anyone.
 
 Order of the effects of one merge, which is what a restart relies on:
 
@@ -130,8 +130,8 @@ class Syncer:
         return out
 
     def _send_what_is_missing(self, now: float, session: Session) -> list[Effect]:
-        """A broadcast can be lost with its connection, or skipped for a silent learner. Exactly-once acceptance would then
-        keep that learner out of this fragment for ever; so what it lacks is sent again."""
+        """A broadcast can be lost with its connection, or skipped for a silent learner. Exactly-once acceptance would
+        then keep that learner out of this fragment for ever; so what it lacks is sent again."""
         out: list[Effect] = []
         patience_s = self.config.protocol.H * max(self.members.xi_step(now), session.xi_step.value)
         for index, version in enumerate(self.state.versions):
@@ -280,8 +280,8 @@ class Syncer:
         return [Record("pull", {**round_.fields(), "learners": list(round_.waiting)}), *pulls]
 
     def _answer_s(self, now: float, session: Session) -> float:
-        """[?] An answer may take tau steps, or three times what it usually takes this learner, but no longer than H steps.
-        A fixed limit would shut out a learner behind a slow link for ever."""
+        """[?] An answer may take tau steps, or three times what it usually takes this learner, but no longer than H
+        steps. A fixed limit would shut out a learner behind a slow link for ever."""
         protocol, xi_step = self.config.protocol, self.members.xi_step(now)
         longest = protocol.H * xi_step
         usual = ANSWERS_WAITED * session.xi_answer.value if session.xi_answer.started else longest
@@ -378,7 +378,8 @@ class Syncer:
             self._someone_knows = bool(sessions)
             out += [Send(s.connection, Stop("complete")) for s in sessions.values()]
             out.append(Record("stop", {"reason": "complete"}))
-        # A syncer restarted after the last merge has no sessions yet: it waits for learners that do not know of the end.
+        # A syncer restarted after the last merge has no sessions yet: it waits for learners that do not know of the
+        # end.
         if self.complete and ((self._someone_knows and not sessions) or now >= self._leave_by):
             self.finished = True
             out.append(Finish("complete"))

@@ -1,7 +1,7 @@
 """The event tape: what this process tells the world, one JSON object a line (docs/event-tape.md).
 
-Every record is one `write` to an O_APPEND descriptor and nothing is buffered, so a SIGKILL loses at most the record that
-was never written.
+Every record is one `write` to an O_APPEND descriptor and nothing is buffered, so a SIGKILL loses at most the record
+that was never written.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Tape:
 def versions_told(tape: Path | None, kind: str) -> dict[int, int]:
     """The newest version of each fragment that earlier processes of this role have told of in records of `kind`.
 
-    A syncer killed between the durable merge and its record leaves a merge that nobody was told of; its successor compares
-    with this and tells it. Earlier tapes are the siblings NAME.1.jsonl, NAME.2.jsonl, ... of `tape`, and `tape` itself.
+    A syncer killed between the durable merge and its record leaves a merge that nobody was told of; its successor
+    compares with this and tells it. Earlier tapes are the siblings NAME.1.jsonl, NAME.2.jsonl, ... of `tape`, and
+    `tape` itself.
     """
     told: dict[int, int] = {}
     if tape is None or not tape.parent.is_dir():

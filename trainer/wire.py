@@ -1,13 +1,13 @@
 """Frames on a TCP stream: a checksummed header, msgpack metadata, raw payload. Sans IO: bytes in, frames out.
 
     offset  0      4        5       6         8           12              20             28           36
-            magic  version  type    reserved  meta bytes  payload bytes   xxh3_64 of     xxh3_64 of   meta ... payload ...
-            "DDLC" 1        1..11   0         u32         u64             bytes 0-20     payload
+            magic  version  type    reserved  meta bytes  payload bytes   xxh3_64 of     xxh3_64 of   meta ... payload
+            ... "DDLC" 1        1..11   0         u32         u64             bytes 0-20     payload
                                                                           and meta
 
-All integers are little-endian. The header's own checksum is proved before its payload length is believed, so a flipped bit
-can never make the receiver wait for a payload that nobody sends. A stream with one bad frame is closed: after it, nothing
-says where the next frame begins.
+All integers are little-endian. The header's own checksum is proved before its payload length is believed, so a
+flipped bit can never make the receiver wait for a payload that nobody sends. A stream with one bad frame is closed:
+after it, nothing says where the next frame begins.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def encode(message: Message, payload: bytes = b"") -> bytes:
     """
     meta = _ENCODER.encode(message)
     if len(meta) > META_BYTES_MAX or len(payload) > PAYLOAD_BYTES_MAX:
-        raise ValueError(f"{type(message).__name__}: {len(meta)} B metadata, {len(payload)} B payload is over the limit")
+        raise ValueError(f"{type(message).__name__}: {len(meta)} B metadata, {len(payload)} B payload: over the limit")
     prefix = _PREFIX.pack(MAGIC, VERSION, _NUMBERS[type(message)], 0, len(meta), len(payload))
     sums = _SUMS.pack(xxhash.xxh3_64_intdigest(prefix + meta), xxhash.xxh3_64_intdigest(payload))
     return b"".join((prefix, sums, meta, payload))
