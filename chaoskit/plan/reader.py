@@ -194,18 +194,21 @@ def _faults(
     faults: dict[int, FaultSpec] = {}
     numbers: Counter[str] = Counter()
     for index, raw in _tables(source, "fault"):
-        table = valid_or_none(FaultTable, raw)
-        if table is None or index not in settings:
+        if index not in settings:
             continue
-        spec = kinds[table.kind]
-        numbers[table.kind] += 1
+        spec = kinds[raw["kind"]]
+        targets = _resolve_on(source, index, raw.get("on"), spec, target)
+        numbers[spec.kind] += 1
+        table = valid_or_none(FaultTable, raw)
+        if table is None:
+            continue
         faults[index] = FaultSpec(
             name=table.name or f"{table.kind}-{numbers[table.kind]}",
             kind=table.kind,
             acts_on=spec.acts_on,
             downs_role=spec.acts_on == "role" and spec.downs_role,
             on=tuple(table.on),
-            targets=_resolve_on(source, index, table.on, spec, target),
+            targets=targets,
             at=table.at,
             hold_s=table.for_,
             settings=settings[index],
@@ -224,11 +227,14 @@ def _limits(source: Source, target: Target | None) -> Limits | None:
     return None if table is None else Limits(table.down_max, _resolve_keep(source, table.keep, target))
 
 
-def _resolve_on(source: Source, index: int, on: list[str], spec: KindSpec, target: Target | None) -> tuple[str, ...]:
+def _resolve_on(source: Source, index: int, on: object, spec: KindSpec, target: Target | None) -> tuple[str, ...]:
+    """The roles or directions that a raw `on` names. Of what is no text, the shape has told."""
     if target is None:
         return ()
     found: set[str] = set()
-    for number, selector in enumerate(on):
+    for number, selector in enumerate(on if isinstance(on, list) else [on]):
+        if not isinstance(selector, str) or not selector:
+            continue
         try:
             found.update(resolve([selector], target, spec.acts_on))
         except SelectorError as error:

@@ -241,7 +241,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_lines(tmp_path: Path) -> 
         fault(kind='"process.pause"', on='["learner-9", "learner-1"]', at='"rond 12"', fro='"4 s"')
         + '[[fault]]\nkind = "process.kil"\non = "learner-0"\nat = "1 s"\n[runn]\n',
     )
-    assert [problem.split(":")[0] for problem in told] == ["11", "14", "15", "17", "20"]
+    assert [problem.split(":")[0] for problem in told] == ["11", "13", "14", "15", "17", "20"]
 
 
 def test_a_mistake_in_a_value_over_several_lines_has_the_line_of_the_part(tmp_path: Path) -> None:
