@@ -1,10 +1,10 @@
 """A run as its user sees it: preflight, control run, the run itself, judging, report.
 
-    chaoskit run PLAN
-      ├─ preflight            no side effect before it has passed
-      ├─ control run          the same plan and seed without faults; kept for as long as what it depends on stays
-      ├─ run                  guardian ─▶ daemon ─▶ target   (the live view follows the files they write)
-      └─ judge and report     pure functions of the two histories
+chaoskit run PLAN
+  ├─ preflight            no side effect before it has passed
+  ├─ control run          the same plan and seed without faults; kept for as long as what it depends on stays
+  ├─ run                  guardian ─▶ daemon ─▶ target   (the live view follows the files they write)
+  └─ judge and report     pure functions of the two histories
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Interrupts:
                 signal.signal(number, handler)
 
 
-def run_plan(plan_path: Path, *, seed: int | None, reports_dir: Path, open_view: OpenView, fresh_control: bool) -> Finished:
+def run_plan(
+    plan_path: Path, *, seed: int | None, reports_dir: Path, open_view: OpenView, fresh_control: bool
+) -> Finished:
     """Make a run of a plan and judge it. Raises ChaoskitError when no run could be made."""
     plan, target = load(plan_path)
     reports_dir = reports_dir.resolve()
@@ -104,7 +106,9 @@ def run_plan(plan_path: Path, *, seed: int | None, reports_dir: Path, open_view:
         control_dir = _control(plan, target, chosen_seed, reports_dir, open_view, interrupts, fresh=fresh_control)
         run_dir = _new_folder(reports_dir, f"{plan.name}-s{chosen_seed}-{time.strftime('%Y%m%d-%H%M%S')}")
         control = os.path.relpath(control_dir, run_dir)
-        execute(run_dir, plan, target, _spec(plan, chosen_seed, with_faults=True, control=control), open_view, interrupts)
+        execute(
+            run_dir, plan, target, _spec(plan, chosen_seed, with_faults=True, control=control), open_view, interrupts
+        )
         if not interrupts.count:
             replay(run_dir, target)
     return report(run_dir)
@@ -117,11 +121,15 @@ def preflight(target: Target, reports_dir: Path) -> None:
     """
     existing = next(folder for folder in (reports_dir, *reports_dir.parents) if folder.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise UsageError(f"{reports_dir}: run folders cannot be made here, because {existing} is not a writable folder; use --reports")
+        raise UsageError(
+            f"{reports_dir}: run folders cannot be made here, because {existing} is not a writable folder; use --reports"
+        )
     for role in target.roles:
         program = role.command[0].replace("{python}", sys.executable)
         if shutil.which(program) is None:
-            raise PreflightError(f"{target.path}:{role.line}: role {role.name!r}: {program!r} is not an executable; expected one on PATH")
+            raise PreflightError(
+                f"{target.path}:{role.line}: role {role.name!r}: {program!r} is not an executable; expected one on PATH"
+            )
     for run_dir in _run_dirs(reports_dir):
         if needs_recovery(run_dir) and not _is_on(run_dir):
             recovery = end_run(run_dir, "next run")
@@ -129,7 +137,9 @@ def preflight(target: Target, reports_dir: Path) -> None:
                 raise ResidueError(f"{run_dir}: an earlier run left something: {'; '.join(recovery.unproved)}")
 
 
-def execute(run_dir: Path, plan: Plan, target: Target, spec: RunSpec, open_view: OpenView, interrupts: Interrupts) -> None:
+def execute(
+    run_dir: Path, plan: Plan, target: Target, spec: RunSpec, open_view: OpenView, interrupts: Interrupts
+) -> None:
     """Make one run in its folder and return when nothing of it is left. What happened stands in its journal."""
     for source, name in ((plan.path, "plan.toml"), (target.path, "target.toml")):
         shutil.copyfile(source, run_dir / name)
@@ -197,13 +207,19 @@ def replay(run_dir: Path, target: Target) -> None:
         command = [word.replace(placeholder, value) for word in command]
     with AppendLog(run_dir / "journal.jsonl") as journal:
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=REPLAY_DEADLINE_S, check=False)
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=REPLAY_DEADLINE_S, check=False
+            )
             if done.returncode != 0:
-                journal.append("replay-failed", why=f"exit code {done.returncode}: {done.stderr[-500:].decode(errors='replace')}")
+                journal.append(
+                    "replay-failed", why=f"exit code {done.returncode}: {done.stderr[-500:].decode(errors='replace')}"
+                )
                 return
             for line in done.stdout[:REPLAY_BYTES_MAX].splitlines():
                 record = msgspec.json.decode(line, type=dict[str, str | int])
-                journal.append("replay", fragment=record["fragment"], version=record["version"], digest=record["digest"])
+                journal.append(
+                    "replay", fragment=record["fragment"], version=record["version"], digest=record["digest"]
+                )
         except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError, KeyError) as error:
             journal.append("replay-failed", why=f"{type(error).__name__}: {error}")
 
@@ -230,7 +246,14 @@ def unfinished_runs(reports_dir: Path) -> list[Path]:
 
 
 def _control(
-    plan: Plan, target: Target, seed: int, reports_dir: Path, open_view: OpenView, interrupts: Interrupts, *, fresh: bool
+    plan: Plan,
+    target: Target,
+    seed: int,
+    reports_dir: Path,
+    open_view: OpenView,
+    interrupts: Interrupts,
+    *,
+    fresh: bool,
 ) -> Path:
     name = f"{target.name}-s{seed}-{control_key(plan, target, seed)}"
     cached = None if fresh else cached_control(reports_dir, name)
@@ -239,13 +262,17 @@ def _control(
     run_dir = _new_folder(reports_dir / CONTROL, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     execute(run_dir, plan, target, _spec(plan, seed, with_faults=False, control=None), open_view, interrupts)
     end = history(run_dir).end
-    outcome, why = (str(end["outcome"]), str(end["why"])) if end else ("internal", f"see {run_dir / 'logs' / 'daemon.log'}")
+    outcome, why = (
+        (str(end["outcome"]), str(end["why"])) if end else ("internal", f"see {run_dir / 'logs' / 'daemon.log'}")
+    )
     if outcome == "finished":
         return run_dir
     codes = {"interrupted": ExitCode.INTERRUPTED, "target-died": ExitCode.TARGET_DIED, "internal": ExitCode.INTERNAL}
     residue = list(end["residue"]) if end else []
     code = ExitCode.RESIDUE if residue else codes.get(outcome, ExitCode.INCONCLUSIVE)
-    raise ControlRunError(f"the control run ended as {outcome!r}: {why}; nothing was injected; its folder: {run_dir}", code)
+    raise ControlRunError(
+        f"the control run ended as {outcome!r}: {why}; nothing was injected; its folder: {run_dir}", code
+    )
 
 
 def _spec(plan: Plan, seed: int, *, with_faults: bool, control: str | None) -> RunSpec:
@@ -271,7 +298,9 @@ def _new_folder(parent: Path, name: str) -> Path:
                 folder.mkdir()
                 return folder
     except OSError as error:
-        raise UsageError(f"{parent / name}: the run folder cannot be made: {error.strerror}; use --reports to name another place") from error
+        raise UsageError(
+            f"{parent / name}: the run folder cannot be made: {error.strerror}; use --reports to name another place"
+        ) from error
     raise UsageError(f"{parent / name}: a hundred runs in one second; wait a moment")
 
 
@@ -287,4 +316,15 @@ def _is_on(run_dir: Path) -> bool:
         return False
 
 
-__all__ = ["ControlRunError", "Finished", "Interrupts", "Recovery", "View", "execute", "preflight", "report", "run_plan", "unfinished_runs"]
+__all__ = [
+    "ControlRunError",
+    "Finished",
+    "Interrupts",
+    "Recovery",
+    "View",
+    "execute",
+    "preflight",
+    "report",
+    "run_plan",
+    "unfinished_runs",
+]

@@ -1,0 +1,91 @@
+"""The ledger folds to what must still be undone, wherever its writer was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaoskit.daemon.ledger import LEDGER, Ledger, fold, read_ledger
+from chaoskit.daemon.recover import end_run, needs_recovery
+from chaoskit.journal import Record
+
+ids = st.sampled_from(["a#1", "b#1", "c#1"])
+events = st.lists(st.tuples(st.sampled_from(["intent", "undone", "unclean"]), ids), max_size=12)
+
+
+def records_of(story: list[tuple[str, str]]) -> list[Record]:
+    data = {
+        "intent": lambda name: {"injection": name, "fault": "process.pause", "until_t": 0.0},
+        "undone": lambda name: {"injection": name, "clean": True},
+        "unclean": lambda name: {"injection": name, "clean": False},
+    }
+    kinds = {"intent": "intent", "undone": "undone", "unclean": "undone"}
+    return [Record(n, 0.0, "daemon", kinds[kind], data[kind](name)) for n, (kind, name) in enumerate(story)]
+
+
+@given(story=events)
+def test_an_injection_is_open_from_its_intent_to_its_clean_undoing(story: list[tuple[str, str]]) -> None:
+    expected: set[str] = set()
+    for kind, name in story:
+        if kind == "intent":
+            expected.add(name)
+        elif kind == "undone":
+            expected.discard(name)
+    assert set(fold(records_of(story)).open_injections) == expected
+
+
+def test_a_run_without_a_closed_ledger_needs_recovery_and_one_with_does_not(tmp_path: Path) -> None:
+    assert not needs_recovery(tmp_path)
+    ledger = Ledger(tmp_path)
+    ledger.write("open", owners=[])
+    assert needs_recovery(tmp_path)
+    ledger.write("closed", residue=[])
+    assert not needs_recovery(tmp_path)
+
+
+def test_a_run_closed_with_a_residue_still_needs_recovery(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("closed", residue=["learner-1 (pid 7) is still alive"])
+    assert needs_recovery(tmp_path)
+
+
+def test_a_torn_intent_has_had_no_effect_and_is_left_out(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("intent", injection="a#1", fault="process.pause", until_t=1.0)
+    ledger.write("intent", injection="b#1", fault="process.pause", until_t=1.0)
+    ledger.close()
+    path = tmp_path / LEDGER
+    path.write_bytes(path.read_bytes()[:-10])
+    state = read_ledger(tmp_path)
+    assert set(state.open_injections) == {"a#1"}
+    assert state.torn
+
+
+def test_a_ledger_that_cannot_be_read_is_not_clean_until_it_was_recovered_twice(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write("open", owners=[])
+    ledger.write("spawn", role="learner-1", pid=1, start_time=1)
+    ledger.close()
+    path = tmp_path / LEDGER
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert needs_recovery(tmp_path)
+    first = end_run(tmp_path, "test")
+    assert "cannot be read" in first.unproved[0]
+    assert needs_recovery(tmp_path)
+    assert end_run(tmp_path, "test").unproved == ()
+    assert not needs_recovery(tmp_path)
+
+
+def test_ending_a_run_of_which_nothing_is_left_closes_it_and_is_idempotent(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    # A pid that is ours but a start time that is not: a later process of the same number, which must not be touched.
+    ledger.write("spawn", role="learner-1", pid=1, start_time=1)
+    ledger.write("intent", injection="a#1", fault="process.pause", until_t=1.0)
+    ledger.close()
+    for _ in range(2):
+        recovery = end_run(tmp_path, "test")
+        assert recovery.killed == ()
+        assert recovery.unproved == ()
+        assert not needs_recovery(tmp_path)
