@@ -33,8 +33,8 @@ class FaultStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one fault did to one direction. `present` says whether it is in force now.
 
     `bytes` and `chunks` are counted when the fault begins to act on them, `delay` when it lets them go; so
-    a partition that still holds shows bytes and no delay yet. `connections` were held by a partition before
-    they reached the other side.
+    a partition that still holds shows bytes and no delay yet. `connections` counts connections whose
+    making or whose end was held by a partition.
     """
 
     kind: str

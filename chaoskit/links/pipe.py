@@ -282,7 +282,7 @@ class Pipe:
                 if snapshot.delay_s or self._in_flight:
                     self._enqueue(Held(b"", now, now, (), blocked, end=True))
                     return
-                if self._passes_partitions(blocked, 0):
+                if self._passes_partitions(blocked, 0, connections=1):
                     break
                 self._changed.wait(RECHECK_S)
         self._end()
@@ -332,7 +332,7 @@ class Pipe:
                 if not due_passed:
                     due_passed = True
                     self._direction.delayed(head.latencies, now - head.entered)
-                if self._passes_partitions(head.blocked, len(head.data)):
+                if self._passes_partitions(head.blocked, len(head.data), connections=int(head.end)):
                     return self._queue.pop()
                 self._changed.wait(RECHECK_S)
         return None

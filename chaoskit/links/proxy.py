@@ -170,12 +170,7 @@ class Control:
                     f"unknown request {verb!r}; expected one of {expected}{nearest(str(verb), self._verbs)}"
                 )
             return {"id": request_id, "ok": True, **self._verbs[verb](**request)}
-        except (
-            LinkError,
-            OSError,
-            ValueError,
-            TypeError,
-        ) as problem:  # TypeError: an argument missing or too many
+        except (LinkError, OSError, ValueError, TypeError, RecursionError) as problem:  # TypeError: wrong arguments
             return {"id": request_id, "ok": False, "error": str(problem)}
 
     def _open(self, links: list[Any]) -> dict[str, Any]:

@@ -84,6 +84,10 @@ def test_garbage_on_the_control_line_is_answered_and_never_raises(line: bytes) -
     json.dumps(reply)
 
 
+def test_a_request_nested_too_deep_is_answered_too() -> None:
+    assert not Control().answer(b"[" * 100_000)["ok"]
+
+
 @pytest.mark.parametrize("text", ["", "127.0.0.1", ":80", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "h:0"])
 def test_an_address_file_that_holds_no_address_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "address"
