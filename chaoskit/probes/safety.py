@@ -287,5 +287,5 @@ def idempotence(history: History, violations: Violations) -> str:
 
 
 def _merge(record: Record) -> str:
-    """ "the merge of fragment 3 to version 7", for sentences."""
+    """For sentences: the merge of fragment 3 to version 7."""
     return f"the merge of fragment {record['fragment']} to version {record['version']}"

@@ -98,19 +98,23 @@ def _digests_told(history: History) -> Iterator[tuple[Record, int, int, str]]:
             yield record, data["fragment"], data["version"], data["digest"]
 
 
-def _told(record: Record) -> str:
-    """ "the syncer's merge", for sentences."""
-    return f"{record.node}'s {record.kind}"
-
-
 @probe(
     "S11",
     "replay",
     "Folding the recorded contributions from the start in canonical order gives every merged version bit for bit.",
-    needs=("merge", "replay"),
+    needs=("merge",),
 )
 def replay(case: Case) -> Finding:
-    """The target's own replay command does the folding, after the run; its digests are compared here."""
+    """The target's own replay command does the folding, after the run; its digests are compared here. A target that
+    has none is not judged; one whose command failed leaves it open whether the fold holds."""
+    for record in case.history.of("replay-failed"):
+        return Finding(
+            Verdict.UNKNOWN,
+            f"The target's replay command failed: {record.get('why')}; expected the digest of every version.",
+            evidence=(record.n,),
+        )
+    if not case.history.of("replay"):
+        return Finding(Verdict.NOT_RUN, "The history has no record of kind replay: the target has no replay command.")
     known = _digest_of_version(case.history)
     violations = Violations()
     up_to: dict[int, int] = {}

@@ -125,9 +125,7 @@ def test_an_empty_history_runs_no_probe() -> None:
     assert {result.verdict for result in judge(History(()), None)} == {Verdict.NOT_RUN}
 
 
-@pytest.mark.parametrize(
-    "kind", ["merge", "step", "send", "adopt", "config", "join", "ready", "replay", "phase", "eval"]
-)
+@pytest.mark.parametrize("kind", ["merge", "step", "send", "adopt", "config", "join", "ready", "phase", "eval"])
 def test_a_target_that_tells_less_gets_the_probes_its_tape_allows(kind: str) -> None:
     run = defects.correct_run()
     run.drop(run.of(kind))
@@ -137,6 +135,30 @@ def test_a_target_that_tells_less_gets_the_probes_its_tape_allows(kind: str) -> 
     assert needing
     assert needing <= not_run
     assert not [r.detail for r in results if "raised" in r.detail]
+
+
+def test_a_target_without_a_replay_command_is_not_judged_by_replay() -> None:
+    run = defects.correct_run()
+    run.drop(run.of("replay"))
+    [result] = [r for r in judge(run.history(), None) if r.probe == "replay"]
+    assert result.verdict is Verdict.NOT_RUN
+
+
+def test_a_replay_command_that_failed_leaves_the_replay_unknown() -> None:
+    run = defects.correct_run()
+    run.drop(run.of("replay"))
+    run.insert_after(run.lines[-1], "replay-failed", why="exit code 3")
+    [result] = [r for r in judge(run.history(), None) if r.probe == "replay"]
+    assert result.verdict is Verdict.UNKNOWN
+    assert "exit code 3" in result.detail
+
+
+def test_a_replay_that_ends_early_is_unknown_and_says_how_far_it_came() -> None:
+    run = defects.correct_run()
+    run.drop(run.of("replay", fragment=1)[10:])
+    [result] = [r for r in judge(run.history(), None) if r.probe == "replay"]
+    assert result.verdict is Verdict.UNKNOWN
+    assert "1: 10 of 20" in result.detail
 
 
 def test_a_run_without_faults_has_no_rejoin_and_no_isolation_to_judge() -> None:
