@@ -53,9 +53,8 @@ def not_ready(a: Arrival) -> bool:
 
 def late(a: Arrival) -> bool:
     """Its round has merged, or has gone on to another attempt."""
-    if a.round is None:
-        return a.push.round <= number_of(a.push.fragment, a.version, a.fragments)
-    return a.push.round == a.round.number and a.push.attempt < a.round.attempt
+    merged = a.push.round <= number_of(a.push.fragment, a.version, a.fragments)
+    return merged or (a.round is not None and a.push.round == a.round.number and a.push.attempt < a.round.attempt)
 
 
 def wrong_round(a: Arrival) -> bool:

@@ -2,8 +2,7 @@
 
     theta_m ── v_m = Theta - theta_m ──┐
     theta_n ── v_n = Theta - theta_n ──┼─ per tensor: RDA or direct average ── Delta ── m <- mu m + Delta
-    ...                                ┘        (w = c_tokens^2 / c_steps)              Theta <- Theta - lr (Delta +
-    mu m)
+    ...                                ┘      (w = c_tokens^2 / c_steps)      Theta <- Theta - lr (Delta + mu m)
 
 Everything accumulates in float64 over contributions sorted by learner, with element-wise sums only (no BLAS), so that a
 replay of the recorded contributions gives the same bits in any process.

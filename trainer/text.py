@@ -1,7 +1,6 @@
 """The task: predict the next byte of real text, cut into 4 KiB blocks that are dealt out to the learners in turn.
 
-    text  | block 0 | 1 | 2 | ... | 15 held out | 16 | ... | 31 held out | ...      training blocks j go to learner j
-    mod M
+    text | block 0 | 1 | 2 | ... | 15 held out | 16 | ... | 31 held out | ...    j-th training block: learner j mod M
 
 Interleaved and not contiguous: a learner that is absent for most of a run then costs 0.4 % of the loss, not 7.6 %.
 A batch is a pure function of (seed, learner, step), so a control run sees the same samples.

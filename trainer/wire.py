@@ -1,9 +1,9 @@
 """Frames on a TCP stream: a checksummed header, msgpack metadata, raw payload. Sans IO: bytes in, frames out.
 
-    offset  0      4        5       6         8           12              20             28           36
-            magic  version  type    reserved  meta bytes  payload bytes   xxh3_64 of     xxh3_64 of   meta ... payload
-            ... "DDLC" 1        1..11   0         u32         u64             bytes 0-20     payload
-                                                                          and meta
+    offset 0      4        5      6         8           12             20            28          36
+           magic  version  type   reserved  meta bytes  payload bytes  xxh3_64 of    xxh3_64 of  meta | payload
+           DDLC   1        1..11  0         u32         u64            bytes 0..19   payload
+                                                                       and meta
 
 All integers are little-endian. The header's own checksum is proved before its payload length is believed, so a
 flipped bit can never make the receiver wait for a payload that nobody sends. A stream with one bad frame is closed:
