@@ -163,11 +163,12 @@ class Syncer:
         if own := self.members.own_session_of(connection):
             own.answered(now, push)
             self.members.advance_cursor(learner, push.step)
+            if round_ and round_.key == (index, push.round, push.attempt):
+                round_.waiting.pop(learner, None)  # answered, whether or not the answer is good
         why = next((name for name, check in CHECKS.items() if check(arrival)), None)
         if why or session is None or round_ is None or theta is None:
             return self._reject(now, connection, learner, push, why or "wrong-round")
         session.pushes_seen[index] = push_number(push)
-        round_.waiting.pop(learner, None)
         round_.answers[learner] = Contribution(
             learner, push.incarnation, push.id, push.base, push.lo, push.hi, push.steps, push.digest, theta
         )
