@@ -67,7 +67,7 @@ class Rejoin:
             )
             if at_s is not None
         ]
-        after = ", ".join(f"{name} {at_s - self.lost_s:.1f} s" for name, at_s in times)
+        after = ", ".join(f"{name} {max(0.0, at_s - self.lost_s):.1f} s" for name, at_s in times)
         return f"{self.learner} after its {self.cause}: {after or 'nothing'}"
 
 
@@ -83,18 +83,22 @@ def _rejoins_of(history: History, learner: str) -> list[Rejoin]:
     end_s = over_s(history)
     found: list[Rejoin] = []
     open_: Rejoin | None = None
+    left_s: float | None = None  # the syncer may notice before the daemon or the learner does
     for record in history.of("exit", "spawn", "disconnect", "leave", "welcome", "ready"):
         if record.t >= end_s or (record.get("role") or record.get("learner") or record.node) != learner:
             continue
         if record.kind == "exit":
             if open_ is not None and open_.ready_s is None:
                 open_.hit_again_s = record.t
-            open_ = Rejoin(learner, "restart", record.t, record.t, records=[record.n])
+            open_ = Rejoin(learner, "restart", record.t, record.t, noticed_s=left_s, records=[record.n])
         elif record.kind == "disconnect" and (open_ is None or open_.ready_s is not None):
-            open_ = Rejoin(learner, "disconnect", record.t, record.t, records=[record.n])
+            open_ = Rejoin(learner, "disconnect", record.t, record.t, noticed_s=left_s, records=[record.n])
             found.append(open_)
+        elif record.kind == "leave" and (open_ is None or open_.ready_s is not None):
+            left_s = record.t
         elif open_ is not None:
             _advance(open_, record, found)
+            left_s = None if record.kind == "ready" else left_s
     _note_merges(history, learner, found)
     hits = [touch for touch in touches(history) if learner in touch.learners]
     for rejoin in found:
@@ -204,7 +208,9 @@ def rejoin(case: Case) -> Finding:
             tuple(n for one in undecided for n in one.records),
         )
     told = "; ".join(one.told for one in found[:TOLD_COUNT_MAX])
-    return Finding(Verdict.PASS, f"{len(found)} rejoins were in time: {told} after the loss.", *measured)
+    return Finding(
+        Verdict.PASS, f"{len(found)} of {len(found)} rejoins were in time: {told} after the loss.", *measured
+    )
 
 
 def _verdict(one: Rejoin, ready_s_max: float, merged_s_max: float, end_s: float) -> Verdict:
