@@ -135,7 +135,10 @@ class _Scanner:
             case '"' | "'":
                 self._string()
             case _:
+                start = self.position
                 self._skip(_PLAIN_VALUE)
+                if self.position == start:
+                    raise ValueError(f"no value at character {start}")
 
     def _array(self, path: Path) -> None:
         self.position += 1

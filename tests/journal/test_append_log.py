@@ -136,6 +136,8 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(JournalError, match=r"only 10 of \d+ bytes were written\); is the disk full\?"):
         log.append("b")
     monkeypatch.undo()
+    records, torn = read_log(path)
+    assert ([record.kind for record in records], torn) == (["a"], False)
     log.append("c")
     assert [record.kind for record in read_log(path)[0]] == ["a", "c"]
 

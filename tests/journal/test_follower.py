@@ -63,7 +63,8 @@ def test_a_torn_tail_that_its_writer_cuts_later_does_no_harm(tmp_path: Path) -> 
 
 def test_an_endless_line_is_dropped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "tape"
-    path.write_bytes(b"x" * 1000 + b'\n{"t":1,"kind":"after"}\n')
+    looks_like_a_line = b'{"t":1,"kind":"within"}'
+    path.write_bytes(b"x" * 1000 + looks_like_a_line + b'\n{"t":1,"kind":"after"}\n')
     follower = Follower(path, poll_bytes_max=100)
     seen = [record for _ in range(20) for record in follower.poll()]
     assert [record["kind"] for record in seen] == ["after"]
