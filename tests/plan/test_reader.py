@@ -58,6 +58,13 @@ def test_an_expectation_changes_a_tolerance_and_drops_no_other_probe(tmp_path: P
     assert plan.expects[0].tolerance == {"within_s": 120.0}
 
 
+def test_the_daemon_reads_a_plan_without_knowing_any_probe(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, PLAN + '[[expect]]\nprobe = "loss"\nwithin = "6 %"\n')
+    plan = read_plan(path, kinds=KINDS, probes=None)
+    assert plan.expects == ()
+    assert [fault.name for fault in plan.faults] == ["process.kill-1"]
+
+
 def test_a_full_plan_is_read_in_units_of_code(tmp_path: Path) -> None:
     plan = read(
         tmp_path,
