@@ -110,7 +110,7 @@ def recover(runs: tuple[Path, ...], reports: Path) -> None:
     from chaoskit.daemon.recover import recover as end
     from chaoskit.run import unfinished_runs
 
-    unproved = []
+    unproved: list[str] = []
     for run_dir in runs or unfinished_runs(reports.resolve()):
         recovery = end(run_dir.resolve())
         unproved += recovery.unproved

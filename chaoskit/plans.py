@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaoskit.faults import FAULTS
+from chaoskit.faults import kind_specs
 from chaoskit.plan import KindSpec, Plan, ProbeSpec, Target, read_plan, read_target
 from chaoskit.probes import PROBES
 
 
 def catalogue() -> tuple[dict[str, KindSpec], dict[str, ProbeSpec]]:
     """(fault kinds, probes) that a plan may name."""
-    return {kind: fault.spec() for kind, fault in FAULTS.items()}, {name: probe.spec for name, probe in PROBES.items()}
+    return kind_specs(), {name: probe.spec for name, probe in PROBES.items()}
 
 
 def load(path: Path) -> tuple[Plan, Target]:

@@ -122,7 +122,7 @@ def preflight(target: Target, reports_dir: Path) -> None:
     existing = next(folder for folder in (reports_dir, *reports_dir.parents) if folder.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(
-            f"{reports_dir}: run folders cannot be made here, because {existing} is not a writable folder; use --reports"
+            f"{reports_dir}: no run folder can be made, because {existing} is not a writable folder; use --reports"
         )
     for role in target.roles:
         program = role.command[0].replace("{python}", sys.executable)
@@ -202,7 +202,7 @@ def replay(run_dir: Path, target: Target) -> None:
     if target.replay is None:
         return
     values = {"{python}": sys.executable, "{run}": str(run_dir), "{state}": str(run_dir / "target")}
-    command = [word for word in target.replay]
+    command = list(target.replay)
     for placeholder, value in values.items():
         command = [word.replace(placeholder, value) for word in command]
     with AppendLog(run_dir / "journal.jsonl") as journal:

@@ -22,10 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "links": {"plan"},
     "faults": {"plan", "schedule"},
     "world": {"plan", "schedule", "faults", "links", "journal"},
-    # The daemon is a process of its own and reads its plan again, against the catalogue of all faults and
-    # probes.
-    "daemon": {"plan", "schedule", "faults", "links", "world", "journal", "plans"},
-    "plans": {"plan", "faults", "probes"},
+    "daemon": {"plan", "schedule", "faults", "links", "world", "journal"},
     # Probes describe their tolerances with the plan's tables, so that plans are checked against them.
     "probes": {"journal", "plan"},
     "report": {"journal", "probes"},

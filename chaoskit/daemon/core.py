@@ -5,7 +5,7 @@
         └───────────┴─────────┴────────┴──▶ whatever ends a phase early also ends in undo-all and stop
 
 It is started by the guardian (`python -m chaoskit.daemon.core RUN --life-fd N --heartbeat-fd N --guardian-fd N`), owns
-every role and the proxy, and writes journal and ledger. It decides nothing by itself: what is due comes from `schedule`.
+every role and the proxy, and writes journal and ledger. It decides nothing: what is due comes from `schedule`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from chaoskit.daemon.injector import Injector
 from chaoskit.daemon.ledger import Ledger
 from chaoskit.daemon.spec import RunSpec, read_spec
 from chaoskit.errors import ChaoskitError
-from chaoskit.faults import Exit
+from chaoskit.faults import Exit, kind_specs
 from chaoskit.journal import FORMAT, AppendLog
-from chaoskit.plan import Plan, Target
+from chaoskit.plan import Plan, Target, read_plan, read_target
 from chaoskit.schedule import Injection, Moment, allowed, due, injections
 from chaoskit.world import RealWorld
 from chaoskit.world.process import RoleProcess, process_stat
@@ -172,7 +172,7 @@ class Daemon:
                 )
 
     async def _tear_down(self) -> list[str]:
-        """Undo and stop everything; returns what could not be proved clean. Each step runs whatever the one before did."""
+        """Undo and stop everything; returns what could not be proved clean. A step runs whatever the one before did."""
         self._enter("stop")
         self._world.begin_ending()
         residue: list[str] = []
@@ -310,12 +310,11 @@ def _last_line(log: Path) -> str:
 
 
 async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int) -> None:
-    from chaoskit.plans import load
-
     loop = asyncio.get_running_loop()
     beating = asyncio.create_task(_beat(heartbeat_fd))
     spec = read_spec(run_dir)
-    plan, target = load(Path(spec.plan))
+    plan = read_plan(spec.plan, kinds=kind_specs(), probes=None)
+    target = read_target(plan.target)
     daemon = Daemon(run_dir, plan, target, spec)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, daemon.interrupt, f"{signal.Signals(number).name} to the daemon")

@@ -2,8 +2,8 @@
 
     runner ──▶ guardian ──▶ daemon ──▶ roles, proxy
                   ▲   │
-       heartbeat ─┘   └─ on the daemon's death, on a missed heartbeat, on a lease that ran out: SIGKILL to every process of
-                         the run, proof that they are gone, ledger and journal closed
+       heartbeat ─┘   └─ on the daemon's death, on a missed heartbeat, on a lease that ran out: SIGKILL to every process
+                         of the run, proof that they are gone, ledger and journal closed
 
 It is the *subreaper* of the run: when the daemon dies, its orphans become children of the guardian and not of init, so
 none can slip away. It imports little, keeps no state but the ledger's, and never talks to the target.

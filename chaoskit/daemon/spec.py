@@ -1,6 +1,6 @@
 """What the runner tells the daemon, and later reports, about a run: one file, written before anything starts.
 
-A report is made from the run folder alone, so what it needs of the plan (its expectations, its description) stands here,
+A report is made from the run folder alone, so what it needs of the plan (expectations, description) stands here,
 as it was when the run was made.
 """
 

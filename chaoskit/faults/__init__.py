@@ -6,11 +6,18 @@ from chaoskit.faults.link_latency import LinkLatency
 from chaoskit.faults.link_partition import LinkPartition
 from chaoskit.faults.process_kill import ProcessKill
 from chaoskit.faults.process_pause import ProcessPause
+from chaoskit.plan import KindSpec
 
 FAULTS: dict[str, type[Fault]] = {
     fault.kind: fault for fault in (ProcessKill, ProcessPause, LinkBandwidth, LinkLatency, LinkPartition)
 }
 """Kind as written in a plan -> class."""
+
+
+def kind_specs() -> dict[str, KindSpec]:
+    """What the plan reader must know of every kind."""
+    return {kind: fault.spec() for kind, fault in FAULTS.items()}
+
 
 __all__ = [
     "FAULTS",
@@ -23,4 +30,5 @@ __all__ = [
     "Process",
     "Undoing",
     "World",
+    "kind_specs",
 ]

@@ -6,7 +6,7 @@
     any side effect      assumed               never waits on the data plane
 
 Every fault file has the same order: what real failure it stands for and what it does not certify, its settings, apply,
-landed, undo. A fault acts on the world only through `World`; it keeps what it needs for its undo by role, and a pid only
+landed, undo. A fault acts on the world only through `World`; what it needs for its undo it keeps by role, a pid only
 together with its start time.
 """
 

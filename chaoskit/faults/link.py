@@ -12,7 +12,7 @@ from chaoskit.faults.base import Evidence, Fault, Landing, LinkHits, Undoing, Wo
 class LinkFault(Fault):
     """A fault on one or more directions of links.
 
-    It has landed once the proxy measured the harm on every link it acts on. Of a link that is hit in both directions one is
+    It has landed once the proxy measured the harm on every link it acts on. Of a link that is hit both ways one way is
     enough: where requests are held back, no answer comes that could be held back as well.
     """
 

@@ -54,7 +54,7 @@ def read_plan(
     target_path = Path(target) if target is not None else _target_path(source)
     system = _read_target_of(source, target_path) if target_path is not None else None
     settings = _settings_of_faults(source, kinds)
-    # The daemon injects and does not judge: it has no catalogue of probes, and the runner has checked [[expect]] before.
+    # The daemon injects and does not judge: it has no catalogue of probes, and the runner has checked [[expect]].
     tolerances = _tolerances_of_expects(source, probes) if probes is not None else {}
     faults = _faults(source, kinds, settings, system)
     run = _run_settings(source)

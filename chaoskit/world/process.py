@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_MARK = "CHAOSKIT_RUN"
-"""Environment variable that every process of a run carries; its value is the run folder. By it `recover` finds strays."""
+"""Environment variable that every process of a run carries, its run folder as value. By it `recover` finds strays."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RoleProcess:
     def signal(self, number: int) -> bool:
         """Signal the whole group. False when the process had gone; nobody else is ever hit.
 
-        Only the parent (or subreaper) of the process may rely on this: while it has not been reaped, its pid and with it
+        Only the parent (or subreaper) of the process may rely on this: while it has not been reaped, its pid and
         its group's id cannot be given to another.
         """
         if not is_alive(self.pid, self.start_time):

@@ -56,7 +56,7 @@ class _Started:
 
 
 class RealWorld:
-    """Starts, watches, harms (through faults) and stops the processes of one run. Implements `chaoskit.faults.World`."""
+    """Starts, watches, harms and stops the processes of one run. Implements `chaoskit.faults.World`."""
 
     def __init__(
         self, target: Target, run_dir: Path, seed: int, note: Note, on_exit: Callable[[RoleProcess, Exit], None]

@@ -68,7 +68,7 @@ def test_a_fault_whose_trigger_never_comes_ends_with_2(start: Start) -> None:
 
 def test_a_fault_on_a_link_that_carries_nothing_has_not_landed(start: Start) -> None:
     # The worker is dead while its link is slow: no byte passes, so there is nothing that could have been slowed.
-    slow = '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "500 ms"\nfor = "300 ms"\nrate = "100 kbit/s"'
+    slow = '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "500 ms"\nfor = "300 ms"\nrate = "1 kbit/s"'
     kill = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "10 ms"\nrestart-after = "2 s"'
     run = start(kill + "\n" + slow)
     code, output = run.end()

@@ -1,7 +1,7 @@
 """Every way a run can end, with every kind of fault active: nothing is left within 5 s.
 
-The plan is made from the registry, so a new fault cannot escape the matrix: it must be added to `EXAMPLES`, or the first
-test fails.
+The plan is made from the registry, so a new fault cannot escape the matrix: it must be added to `EXAMPLES`, or the
+first test fails.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 
 def test_no_more_bytes_pass_than_the_cap_allows_and_the_proxy_counted_them(start: Start) -> None:
     run = start(
-        '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "100 ms"\nfor = "1500 ms"\nrate = "100 kbit/s"'
+        '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "9 ms"\nfor = "2 s"\nrate = "100 kbit/s"'
     )
     run.end()
     run.assert_clean()

@@ -1,4 +1,4 @@
-"""Real runs of the toy target: start `chaoskit run` as a user would, wait for journal records, look for what is left."""
+"""Real runs of the toy target: start `chaoskit run` as a user would, wait for its journal, look for what is left."""
 
 from __future__ import annotations
 

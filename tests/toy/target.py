@@ -36,7 +36,7 @@ def counter(tape: Tape, state: Path, rounds: int) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     address = state / "counter.address.new"
-    address.write_text("127.0.0.1:%d" % listener.getsockname()[1])
+    address.write_text(f"127.0.0.1:{listener.getsockname()[1]}")
     address.rename(state / "counter.address")
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
