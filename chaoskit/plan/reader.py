@@ -47,14 +47,18 @@ def read_plan(
     """The plan in this file, checked against the kinds of fault, the probes and its target file.
 
     `target` names the target file in the place of the one the plan names (a run's folder has copies of both
-    side by side). Raises PlanError with every problem of both files.
+    side by side). Without `probes`, `expects` is empty and [[expect]] is not checked against any: so reads
+    the daemon, which injects and does not judge, a plan that the runner has read whole before.
+
+    Raises PlanError with every problem of both files.
     """
     source = read_source(path, "a fault plan in TOML")
     shape = validate(source, PlanFile)
     target_path = Path(target) if target is not None else _target_path(source)
     system = _read_target_of(source, target_path) if target_path is not None else None
     settings = _settings_of_faults(source, kinds)
-    # The daemon injects and does not judge: it has no catalogue of probes, and the runner has checked [[expect]].
+    # The daemon injects and does not judge: it has no catalogue of probes, and the runner has checked
+    # [[expect]].
     tolerances = _tolerances_of_expects(source, probes) if probes is not None else {}
     faults = _faults(source, kinds, settings, system)
     run = _run_settings(source)
