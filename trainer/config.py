@@ -67,8 +67,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
     norm_guard: float = 20.0
-    """An update is refused when its outer gradient is longer than this many medians of its peers'. 0 switches the
-    guard off."""
+    """An update whose outer gradient is longer than this many medians of its peers' is refused; 0: no guard."""
 
 
 class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -88,8 +88,7 @@ def tensors_of(model: Model) -> list[TensorSpec]:
             TensorSpec(f"{name}.mlp.up", (4 * d, d), False, inner),
             TensorSpec(f"{name}.mlp.down", (d, 4 * d), False, residual / 2),
         ]
-    # [?] The paper says "embedding-like" without a list. The output head is counted as one; the alternative is to
-    # merge it by RDA.
+    # [?] The paper lists no "embedding-like" tensors. The output head is one here; the alternative is RDA.
     specs += [TensorSpec("norm", (d,), False, None), TensorSpec("head", (SYMBOLS, d), True, 0.02)]
     return specs
 
@@ -108,8 +107,7 @@ def balance(tensors: Sequence[TensorSpec], P: int) -> tuple[Fragment, ...]:
     rest = list(tensors)
     embeddings = [spec for spec in tensors if spec.name.startswith("embed.")]
     others = len(tensors) - len(embeddings)
-    # [?] "When P allows" is not defined in the paper; here: as soon as every other fragment still gets a tensor and P
-    # >= 4.
+    # [?] The paper does not define "when P allows"; here: P >= 4 and every other fragment still gets a tensor.
     if embeddings and P >= 4 and others >= P - 1:
         groups[0] = embeddings
         rest = [spec for spec in tensors if spec not in embeddings]

@@ -79,8 +79,7 @@ class Learner:
     # ---- events
 
     def handle(self, now: float, event: Event) -> list[Effect]:
-        """Take one event, give the effects to carry out in order. `now` is not used: a learner has no deadlines of
-        its own."""
+        """Take one event, give the effects to carry out in order. A learner has no deadlines: `now` is not used."""
         del now
         if self.stopped:
             return []
@@ -170,8 +169,7 @@ class Learner:
         held = self._arrived.get(message.fragment)
         if held is None or held[0].version < message.version:
             self._arrived[message.fragment] = (message, payload)
-        # [?] "More than H syncer steps": a syncer step is P / H merges, so H of them are P merges since the clock was
-        # read.
+        # [?] "More than H syncer steps": a syncer step is P / H merges, so H steps are P merges.
         merges = sum(held[0].version - incarnation.clock[fragment] for fragment, held in self._arrived.items())
         if merges > len(self.fragments):
             why = f"{merges} merges since the clock, at most {len(self.fragments)}"
@@ -180,8 +178,7 @@ class Learner:
         return [] if self.has_state else self._adopt_all_when_complete()
 
     def _adopt_all_when_complete(self) -> list[Effect]:
-        """Ready when every fragment is there at or after the clock: only then is the state one that may be trained
-        on."""
+        """Ready when every fragment is there at or after the clock: only then may the state be trained on."""
         incarnation = self._live()
         complete = all(
             fragment.index in self._arrived
@@ -195,11 +192,9 @@ class Learner:
         for fragment in self.fragments:
             out.append(self._adopt(*self._arrived[fragment.index], cause="join"))
         self._arrived.clear()
-        # [?] Data position: the learner's own where it is further than the syncer knows, so that no sample counts
-        # twice.
+        # [?] Data position: the learner's own where it is further than the syncer knows; no sample counts twice.
         self.cursor = max(self.cursor, incarnation.cursor)
-        # [?] Inner optimiser: kept by a process that lives, fresh in a new one. The alternative is to get it from a
-        # donor.
+        # [?] Inner optimiser: kept by a process that lives, fresh in a new one. The alternative: from a donor.
         optimiser = "kept" if self.has_state else "fresh"
         self.has_state = True
         self.state = "ready"

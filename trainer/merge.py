@@ -19,14 +19,12 @@ import numpy as np
 from trainer.fragments import Placed
 
 CANCELLED = 1e-3
-"""Where the weighted mean of unit directions is shorter than this, the directions cancel and have no common
-direction."""
+"""Where the weighted mean of unit directions is shorter than this, the directions cancel."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """One learner's update of one fragment: its parameters after `steps` steps over tokens (lo, hi] from version
-    `base`."""
+    """One learner's update of one fragment: theta after `steps` steps over tokens (lo, hi] from version `base`."""
 
     learner: str
     incarnation: int

@@ -47,8 +47,7 @@ class Welcome(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The connection will never be accepted; the learner ends. A fenced zombie gets `fenced` True and ends without
-    error."""
+    """The connection will never be accepted; the learner ends. `fenced`: a zombie, which ends without error."""
 
     why: str
     fenced: bool
@@ -62,8 +61,7 @@ class Ready(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """The counters of one learner, sent after every step; a newer one replaces an older one still waiting to be
-    sent."""
+    """The counters of one learner, sent after every step; a newer one replaces one still waiting to be sent."""
 
     incarnation: Count
     step: Count
@@ -81,8 +79,7 @@ class Pull(Message, frozen=True):
 
 
 class Push(Message, frozen=True):
-    """Answer to a pull; the payload is theta of the fragment. Tokens (lo, hi] were processed since version `base` was
-    adopted."""
+    """Answer to a pull; the payload is theta. Tokens (lo, hi] were processed since `base` was adopted."""
 
     incarnation: Count
     step: Count

@@ -164,8 +164,7 @@ class Conversation:
         return Ending(why, bad_frame=False)
 
     async def _watch(self) -> Ending:
-        """Ping, and count our own ticks without a word from the peer: after a pause of *this* process the peer is not
-        to blame."""
+        """Ping, and count our own ticks without a word: after a pause of *this* process the peer is not to blame."""
         timing, ticks = self._timing, 0
         while True:
             await asyncio.sleep(timing.ping_s)

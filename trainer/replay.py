@@ -61,8 +61,7 @@ def replay_fragment(state_dir: Path, config: Config, fragment: Fragment, seed: i
 
 
 def run(run_dir: Path, *, prune: bool = False, out: TextIO = sys.stdout) -> int:
-    """Replay a whole run. With `prune` the contributions are deleted afterwards, but only if the durable state
-    agrees."""
+    """Replay a whole run. `prune`: then delete the contributions, if the durable state agrees."""
     state_dir = find_state(run_dir)
     about = msgspec.json.decode((state_dir / "run.json").read_bytes())
     config = from_mapping(about["config"], str(state_dir / "run.json"))

@@ -15,8 +15,7 @@ from trainer.merge import Contribution
 
 @dataclass
 class Round:
-    """Round `number` of fragment `fragment`; answers to an older `attempt` are never taken. Times are seconds of
-    `now`."""
+    """Round `number` of fragment `fragment`; answers to an older `attempt` are never taken. Times are `now`s."""
 
     number: int
     fragment: int

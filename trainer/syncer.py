@@ -379,8 +379,7 @@ class Syncer:
             self._someone_knows = bool(sessions)
             out += [Send(s.connection, Stop("complete")) for s in sessions.values()]
             out.append(Record("stop", {"reason": "complete"}))
-        # A syncer restarted after the last merge has no sessions yet: it waits for learners that do not know of the
-        # end.
+        # A syncer restarted after the last merge has no sessions yet: it waits for learners to tell.
         if self.complete and ((self._someone_knows and not sessions) or now >= self._leave_by):
             self.finished = True
             out.append(Finish("complete"))

@@ -318,6 +318,16 @@ def test_a_lost_broadcast_is_sent_again() -> None:
     assert broken(world) == []
 
 
+def test_a_learner_behind_a_slow_link_is_waited_for_up_to_h_steps_and_so_not_shut_out() -> None:
+    world = World(toy_config(steps=240))
+    world.delay_s = lambda link, _message: 0.03 if "learner-1" in link else 0.001
+    world.run()
+    merges = world.records("merge")
+    parts = [part["learner"] for record in merges for part in record["contributions"]]
+    assert parts.count("learner-1") > len(merges) / 3
+    assert broken(world) == []
+
+
 def test_a_corrupt_update_is_rejected_and_its_learner_contributes_again() -> None:
     world = after_merges(World(toy_config(steps=160)), 8)
     machine = world.processes["learner-1"].machine
