@@ -53,6 +53,10 @@ def merge_left_out(run: Run) -> None:
     run.drop([_some_merge(run)])
 
 
+def last_merge_misnumbered(run: Run) -> None:
+    run.of("merge")[-1].data["version"] += 1
+
+
 def syncer_comes_back_older(run: Run) -> None:
     merge = _some_merge(run, version=6)
     versions = [3, 3, 3]
@@ -87,6 +91,11 @@ def merge_below_quorum(run: Run) -> None:
 def quorum_counted_by_messages(run: Run) -> None:
     contributions = _some_merge(run).data["contributions"]
     contributions[1:] = [contributions[0]]
+
+
+def learner_twice_in_a_full_merge(run: Run) -> None:
+    contributions = _some_merge(run).data["contributions"]
+    contributions.append(contributions[0])
 
 
 def zombie_merged(run: Run) -> None:
@@ -127,7 +136,8 @@ def counters_not_reset(run: Run) -> None:
 
 
 def tokens_claimed_before_they_are_processed(run: Run) -> None:
-    update = run.of("send", node="learner-0", fragment=1)[3].data
+    """In the last update of all, so that no later one overlaps it."""
+    update = run.of("send", node="learner-0")[-1].data
     for told in run.update(update["id"]):
         told["hi"] += 1000
 

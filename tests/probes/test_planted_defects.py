@@ -15,11 +15,13 @@ from tests.probes.histories import Run
 CAUGHT_BY: list[tuple[Callable[[Run], None], set[str]]] = [
     (defects.merge_starts_from_another_digest, {"version-chain"}),
     (defects.merge_left_out, {"version-chain", "replay", "monotone-adoption"}),
+    (defects.last_merge_misnumbered, {"version-chain", "replay", "monotone-adoption"}),
     (defects.syncer_comes_back_older, {"version-chain"}),
     (defects.version_published_twice_with_other_content, {"no-fork"}),
     (defects.broadcast_corrupted, {"no-fork", "monotone-adoption"}),
     (defects.merge_below_quorum, {"distinct-quorum"}),
     (defects.quorum_counted_by_messages, {"distinct-quorum", "tokens-once", "token-ledger", "idempotence"}),
+    (defects.learner_twice_in_a_full_merge, {"distinct-quorum", "tokens-once", "token-ledger", "idempotence"}),
     (defects.zombie_merged, {"fencing"}),
     (defects.zombie_accepted, {"fencing"}),
     (defects.incarnation_handed_out_again, {"incarnations", "fencing"}),
