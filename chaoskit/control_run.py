@@ -1,4 +1,4 @@
-"""The control run: the same target and seed without any fault, made once and kept while nothing it depends on changes."""
+"""The control run: the same target and seed without any fault, made once and kept while it holds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEY_CHARACTERS = 12
 def control_key(plan: Plan, target: Target, seed: int) -> str:
     """Digest of all that a control run depends on.
 
-    The target file, the files that its commands name beside it, the Python packages they run with `-m`, the seed, and this
-    toolkit's version.
+    The target file, the files that its commands name beside it, the Python packages they run with `-m`, the seed, and
+    this toolkit's version.
     """
     digest = hashlib.sha256()
     for text in (target.source_sha, str(seed), str(plan.run.steady_s), chaoskit.__version__):

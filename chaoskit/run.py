@@ -233,7 +233,7 @@ def report(run_dir: Path) -> Finished:
     except JournalError:
         # Moved or deleted since: the probes that need it say so.
         control = None
-    expects = [Expect(probe=expect.probe, tolerance=expect.tolerance, line=None) for expect in spec.expects]
+    expects = [Expect(probe=expect.probe, tolerance=expect.tolerance, line=expect.line) for expect in spec.expects]
     results = judge(run, control, expects)
     fidelity = {kind: (fault.stands_for, fault.does_not_certify) for kind, fault in FAULTS.items()}
     summary = summarise(run, control, results, command=spec.command, fidelity=fidelity, about=spec.about)
@@ -266,6 +266,8 @@ def _control(
         (str(end["outcome"]), str(end["why"])) if end else ("internal", f"see {run_dir / 'logs' / 'daemon.log'}")
     )
     if outcome == "finished":
+        # Nobody judges it, but what it recorded for a replay may be large, and the replay clears that away.
+        replay(run_dir, target)
         return run_dir
     codes = {"interrupted": ExitCode.INTERRUPTED, "target-died": ExitCode.TARGET_DIED, "internal": ExitCode.INTERNAL}
     residue = list(end["residue"]) if end else []
@@ -284,7 +286,10 @@ def _spec(plan: Plan, seed: int, *, with_faults: bool, control: str | None) -> R
         with_faults=with_faults,
         control=control,
         command=f"chaoskit run {shlex.quote(str(plan.path))} --seed {seed}",
-        expects=[Expectation(probe=expect.probe, tolerance=dict(expect.tolerance)) for expect in plan.expects],
+        expects=[
+            Expectation(probe=expect.probe, tolerance=dict(expect.tolerance), line=expect.line)
+            for expect in plan.expects
+        ],
     )
 
 

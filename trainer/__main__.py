@@ -1,8 +1,8 @@
 """`python -m trainer`: train without any chaos; or one role of a run, started by something else.
 
-    python -m trainer                                    syncer, evaluator and learners as processes on this machine
-    python -m trainer syncer|learner|evaluator ...       one of them (see --help)
-    python -m trainer replay --run DIR                   refold every merge of a run and print its digests
+python -m trainer                                    syncer, evaluator and learners as processes on this machine
+python -m trainer syncer|learner|evaluator ...       one of them (see --help)
+python -m trainer replay --run DIR                   refold every merge of a run and print its digests
 """
 
 from __future__ import annotations

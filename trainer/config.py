@@ -198,8 +198,10 @@ def _nearest(name: str, valid: Sequence[str]) -> str:
 def _problems(config: Config) -> list[str]:
     model, task, protocol, timing = config.model, config.task, config.protocol, config.timing
     rules = [
-        (model.heads >= 1 and model.width % max(model.heads, 1) == 0,
-         f"model.width = {model.width} must be a multiple of model.heads = {model.heads}"),
+        (
+            model.heads >= 1 and model.width % max(model.heads, 1) == 0,
+            f"model.width = {model.width} must be a multiple of model.heads = {model.heads}",
+        ),
         (model.layers >= 1, f"model.layers = {model.layers} must be at least 1"),
         (1 <= model.context <= 1024, f"model.context = {model.context} must be between 1 and 1024"),
         (task.batch >= 1, f"task.batch = {task.batch} must be at least 1"),
@@ -207,23 +209,31 @@ def _problems(config: Config) -> list[str]:
         (0 < task.learning_rate <= 1, f"task.learning_rate = {task.learning_rate} must be in (0, 1]"),
         (0 <= task.beta1 < 1 and 0 <= task.beta2 < 1, "task.beta1 and task.beta2 must be in [0, 1)"),
         (protocol.H >= 1, f"protocol.H = {protocol.H} must be at least 1"),
-        (protocol.H >= 1 and task.steps >= 1 and task.steps % protocol.H == 0,
-         f"task.steps = {task.steps} must be a positive multiple of protocol.H = {protocol.H}"),
+        (
+            protocol.H >= 1 and task.steps >= 1 and task.steps % protocol.H == 0,
+            f"task.steps = {task.steps} must be a positive multiple of protocol.H = {protocol.H}",
+        ),
         (1 <= protocol.M <= 1024, f"protocol.M = {protocol.M} must be between 1 and 1024"),
         (protocol.P >= 1, f"protocol.P = {protocol.P} must be at least 1"),
         (1 <= protocol.K <= protocol.M, f"protocol.K = {protocol.K} must be between 1 and protocol.M = {protocol.M}"),
-        (1 <= protocol.tau <= protocol.H,
-         f"protocol.tau = {protocol.tau} must be between 1 and protocol.H = {protocol.H}"),
+        (
+            1 <= protocol.tau <= protocol.H,
+            f"protocol.tau = {protocol.tau} must be between 1 and protocol.H = {protocol.H}",
+        ),
         (0 <= protocol.gamma < 1, f"protocol.gamma = {protocol.gamma} must be in [0, 1)"),
         (0 < protocol.average_decay <= 1, f"protocol.average_decay = {protocol.average_decay} must be in (0, 1]"),
         (protocol.staleness_max >= 0, f"protocol.staleness_max = {protocol.staleness_max} must not be negative"),
         (protocol.outer_lr > 0, f"protocol.outer_lr = {protocol.outer_lr} must be positive"),
         (0 <= protocol.outer_momentum < 1, f"protocol.outer_momentum = {protocol.outer_momentum} must be in [0, 1)"),
-        (protocol.norm_guard == 0 or protocol.norm_guard > 1,
-         f"protocol.norm_guard = {protocol.norm_guard} must be above 1, or 0 to switch the guard off"),
+        (
+            protocol.norm_guard == 0 or protocol.norm_guard > 1,
+            f"protocol.norm_guard = {protocol.norm_guard} must be above 1, or 0 to switch the guard off",
+        ),
         (all(value > 0 for value in msgspec.structs.astuple(timing)), "every timing must be positive"),
-        (timing.ping_s < timing.silent_s < timing.idle_s,
-         "timing must have ping_s < silent_s < idle_s, or a healthy peer would be closed"),
+        (
+            timing.ping_s < timing.silent_s < timing.idle_s,
+            "timing must have ping_s < silent_s < idle_s, or a healthy peer would be closed",
+        ),
         (config.evaluation.every_merges >= 1, "evaluation.every_merges must be at least 1"),
         (config.evaluation.sequences >= 1, "evaluation.sequences must be at least 1"),
         (config.recording.contributions_mib_max >= 1, "recording.contributions_mib_max must be at least 1"),

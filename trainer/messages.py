@@ -1,11 +1,11 @@
 """What travels between learner and syncer. Metadata only; parameters ride behind as the frame's raw payload.
 
-    learner ── Hello ──▶ syncer ── Welcome, Fragment x P (cause "join") ──▶ learner ── Ready ──▶ syncer
+learner ── Hello ──▶ syncer ── Welcome, Fragment x P (cause "join") ──▶ learner ── Ready ──▶ syncer
 
-    then, for ever:   learner ── Progress, after every step ──▶ syncer
-                      learner ◀── Pull ── syncer
-                      learner ── Push + payload ──▶ syncer
-                      learner ◀── Fragment + payload (cause "broadcast") ── syncer
+then, for ever:   learner ── Progress, after every step ──▶ syncer
+                  learner ◀── Pull ── syncer
+                  learner ── Push + payload ──▶ syncer
+                  learner ◀── Fragment + payload (cause "broadcast") ── syncer
 """
 
 from __future__ import annotations

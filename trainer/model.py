@@ -1,10 +1,7 @@
-"""A byte-level transformer over one flat parameter vector, and AdamW over that vector. The only file that needs torch.
+"""A byte-level transformer over one flat parameter vector, trained by AdamW. The only file that needs torch.
 
 The flat vector is the learner machine's own numpy array, and the tensors are views of it: a step changes it in place,
 an adopted fragment is in use from the next step on, and nothing is copied.
-
-AdamW is written out because constructing torch's own imports torch._dynamo, one to two seconds at every restart of a
-learner; a test holds it to torch's, and over one flat vector it is also the faster.
 """
 
 from __future__ import annotations
@@ -17,8 +14,6 @@ from torch.nn import functional
 
 from trainer.config import Model, Task
 from trainer.fragments import SYMBOLS, Fragment
-
-EPSILON = 1e-8
 
 
 def use_one_thread() -> None:
@@ -71,30 +66,21 @@ class Transformer:
         return float(self.loss(sequences))
 
 
-class AdamW:
-    """Decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2) in place on one flat vector."""
-
-    def __init__(self, flat: torch.Tensor, task: Task) -> None:
-        self.flat, self.task = flat, task
-        self.steps = 0
-        self.mean = torch.zeros_like(flat)
-        self.square = torch.zeros_like(flat)
-
-    @torch.no_grad()
-    def step(self, gradient: torch.Tensor) -> None:
-        task = self.task
-        self.steps += 1
-        self.flat.mul_(1 - task.learning_rate * task.weight_decay)
-        self.mean.lerp_(gradient, 1 - task.beta1)
-        self.square.mul_(task.beta2).addcmul_(gradient, gradient, value=1 - task.beta2)
-        root = (self.square / (1 - task.beta2**self.steps)).sqrt_().add_(EPSILON)
-        self.flat.addcdiv_(self.mean, root, value=-task.learning_rate / (1 - task.beta1**self.steps))
+def inner_optimiser(transformer: Transformer, task: Task) -> torch.optim.AdamW:
+    """AdamW over the one flat vector; its moments live as long as the process."""
+    transformer.flat.grad = transformer.gradient
+    return torch.optim.AdamW(
+        [transformer.flat],
+        lr=task.learning_rate,
+        betas=(task.beta1, task.beta2),
+        weight_decay=task.weight_decay,
+    )
 
 
-def train_step(transformer: Transformer, optimiser: AdamW, sequences: np.ndarray) -> float:
+def train_step(transformer: Transformer, optimiser: torch.optim.AdamW, sequences: np.ndarray) -> float:
     """One inner step; returns the loss before it, nats per byte."""
     transformer.gradient.zero_()
     loss = transformer.loss(sequences)
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-    optimiser.step(transformer.gradient)
+    optimiser.step()
     return float(loss.detach())

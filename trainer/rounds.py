@@ -1,8 +1,8 @@
 """One round: from the first learner with work to give until the merge.
 
-    gathering ─ K have reported ─▶ grace ─ window over, or all have ─▶ pulling ─ all answered, or deadline ─▶ merged
-        ▲                            │ quorum lost                        │ fewer than K valid answers
-        └──────── attempt + 1 ───────┴────────────────────────────────────┘
+gathering ─ K have reported ─▶ grace ─ window over, or all have ─▶ pulling ─ all answered, or deadline ─▶ merged
+    ▲                            │ quorum lost                        │ fewer than K valid answers
+    └──────── attempt + 1 ───────┴────────────────────────────────────┘
 """
 
 from __future__ import annotations

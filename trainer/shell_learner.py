@@ -181,13 +181,13 @@ class _Trainer:
     def __init__(
         self, config: Config, machine: Learner, network: Network, tape: Tape, corpus: Corpus, index: int
     ) -> None:
-        from trainer.model import AdamW, Transformer, use_one_thread  # late: importing torch takes seconds
+        from trainer.model import Transformer, inner_optimiser, use_one_thread  # late: importing torch takes seconds
 
         use_one_thread()
         self.config, self.machine, self.network, self.tape = config, machine, network, tape
         self.corpus, self.index = corpus, index
         self.transformer = Transformer(config.model, machine.fragments, machine.theta)
-        self.optimiser = AdamW(self.transformer.flat, config.task)
+        self.optimiser = inner_optimiser(self.transformer, config.task)
         self.exit_code: int | None = None
         self.give_up_at = time.monotonic() + config.timing.first_join_s
 

@@ -194,5 +194,3 @@ class _Shell:
             case Finish(reason):
                 log.info("finished: %s", reason)
                 self.finished.set()
-
-

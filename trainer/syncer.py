@@ -140,9 +140,7 @@ class Syncer:
                 out.append(self._send_fragment(now, session, index, "broadcast"))
         return out
 
-    def _send_fragment(
-        self, now: float, session: Session, index: int, cause: Cause, overwrite: bool = False
-    ) -> Send:
+    def _send_fragment(self, now: float, session: Session, index: int, cause: Cause, overwrite: bool = False) -> Send:
         theta, version = self.state.theta[index], self.state.versions[index]
         session.sent[index] = (version, now)
         message = FragmentMessage(index, version, digest_of(theta), cause, overwrite)
@@ -352,9 +350,7 @@ class Syncer:
         self.rounds.remove(round_)
         record = merge_fields(round_, version, before, standing, merged)
         return [
-            PersistMerge(
-                index, version, merged.theta, merged.momentum, dict(state.cursors), record, tuple(standing)
-            ),
+            PersistMerge(index, version, merged.theta, merged.momentum, dict(state.cursors), record, tuple(standing)),
             Record("merge", record),
             Record("publish", publish_fields(record)),
             *self._broadcast(now, index),

@@ -134,6 +134,8 @@ class Daemon:
             if self._injections and len(self._injector.ended) == len(self._injections):
                 return
             await self._tick()
+        # A role that is down need not come back to a target that has ended.
+        self._world.begin_ending()
         for injection in self._injections:
             if injection.id not in self._injector.started:
                 self._injector.skip(
@@ -149,9 +151,9 @@ class Daemon:
 
     async def _heal(self) -> None:
         self._enter("heal")
-        await self._injector.undo_all()
+        self._injector.undo_soon()
         deadline = time.monotonic() + self._plan.run.heal_s
-        while not self._target_done():
+        while self._injector.busy or not self._target_done():
             await self._tick()
             if time.monotonic() > deadline:
                 raise RunEndedError(

@@ -16,8 +16,8 @@ from chaoskit.faults import FAULTS, Fault, NotApplicableError, Undoing, World
 from chaoskit.journal import AppendLog
 from chaoskit.schedule import Injection
 
-LEASE_SLACK_S = 90.0
-"""What an undo may take beyond the hold (a role that comes back must import torch) before the guardian steps in."""
+LEASE_SLACK_S = 150.0
+"""What an undo may take beyond the hold before the guardian steps in: a role that comes back twice must import torch twice."""
 UNDO_TRIES_MAX = 2
 
 
@@ -70,9 +70,13 @@ class Injector:
         """Ids of the injections that act now."""
         return list(self._faults)
 
+    def undo_soon(self) -> None:
+        """End every hold now; `busy` tells when all is undone."""
+        self._undo_now.set()
+
     async def undo_all(self) -> None:
         """Undo everything now and wait until it is verified or known to be a residue."""
-        self._undo_now.set()
+        self.undo_soon()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 

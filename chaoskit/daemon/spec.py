@@ -20,6 +20,8 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     probe: str
     tolerance: dict[str, float | int | str]
+    line: int | None
+    """Where the plan names it; None for a default. What a plan names must be judged, or the run is inconclusive."""
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

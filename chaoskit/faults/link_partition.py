@@ -15,8 +15,8 @@ class LinkPartition(LinkFault):
     kind = "link.partition"
     stands_for = "A cut between two sites that a router answers with silence: a failed switch, a wrong firewall rule."
     does_not_certify = (
-        "A connection that TCP gives up: the peer's kernel still acknowledges into the proxy, so a sender learns of the "
-        "cut only from the silence of the other side or from a full buffer."
+        "A connection that TCP gives up: the peer's kernel still acknowledges into the proxy, so a sender learns of "
+        "the cut only from the silence of the other side or from a full buffer."
     )
 
     def link_settings(self) -> Mapping[str, Any]:

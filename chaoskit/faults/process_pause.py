@@ -21,8 +21,8 @@ class ProcessPause(Fault):
         "A process that hangs and recovers: a long garbage collection, a stuck driver call, a frozen virtual machine."
     )
     does_not_certify = (
-        "A hang within the kernel or on a device: the sockets stay open and the kernel still acknowledges bytes, so peers "
-        "see silence and not an error."
+        "A hang within the kernel or on a device: the sockets stay open and the kernel still acknowledges bytes, so "
+        "peers see silence and not an error."
     )
     downs_role = True
 

@@ -66,9 +66,22 @@ def test_a_fault_whose_trigger_never_comes_ends_with_2(start: Start) -> None:
     run.assert_clean()
 
 
+def test_a_role_that_is_down_when_the_target_ends_does_not_hold_the_run_up(start: Start) -> None:
+    run = start('[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "round 199"\nrestart-after = "50 s"')
+    run.end()
+    run.assert_clean()
+    (end,) = [record for record in run.journal() if record.kind == "end"]
+    assert end["outcome"] == "finished"
+    (undone,) = [record for record in run.journal() if record.kind == "undone"]
+    assert undone["clean"]
+    assert "the run is ending" in undone["evidence"]["why"]
+
+
 def test_a_fault_on_a_link_that_carries_nothing_has_not_landed(start: Start) -> None:
     # The worker is dead while its link is slow: no byte passes, so there is nothing that could have been slowed.
-    slow = '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "500 ms"\nfor = "300 ms"\nrate = "1 kbit/s"'
+    slow = (
+        '[[fault]]\nkind = "link.bandwidth"\non = "worker-1 -> counter"\nat = "500 ms"\nfor = "1 s"\nrate = "1 kbit/s"'
+    )
     kill = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "10 ms"\nrestart-after = "2 s"'
     run = start(kill + "\n" + slow)
     code, output = run.end()

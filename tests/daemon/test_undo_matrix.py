@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from chaoskit.daemon.ledger import Ledger
 from chaoskit.errors import ExitCode
 from chaoskit.faults import FAULTS
 from tests.conftest import Start
@@ -50,6 +51,10 @@ def kill_daemon_and_guardian(run: ToyRun) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def let_a_lease_run_out(run: ToyRun) -> None:
+    Ledger(run.run_dir).write("intent", injection="late#1", fault="process.pause", until_t=0.0)
+
+
 def kill_the_done_role(run: ToyRun) -> None:
     os.kill(run.pid_of("counter"), signal.SIGKILL)
 
@@ -76,6 +81,7 @@ ENDS: list[tuple[Callable[[ToyRun], None], ExitCode | None]] = [
     (hang_daemon, ExitCode.INTERNAL),
     (kill_guardian, ExitCode.INTERNAL),
     (kill_daemon_and_guardian, ExitCode.INTERNAL),
+    (let_a_lease_run_out, ExitCode.INTERNAL),
     (kill_the_done_role, ExitCode.TARGET_DIED),
 ]
 
@@ -96,7 +102,7 @@ def test_nothing_is_left_however_the_run_ends(
         found, output = run.end()
         assert found == code, output
     kinds = [record.kind for record in run.journal()]
-    assert kinds.count("undone") == len(EXAMPLES)
+    assert kinds.count("undone") == len(EXAMPLES) + (end is let_a_lease_run_out)
 
 
 def test_a_killed_proxy_comes_back_on_the_same_ports_with_the_same_faults(start: Start) -> None:

@@ -456,8 +456,6 @@ def test_folding_the_recorded_contributions_gives_every_version_bit_for_bit() ->
         theta, momentum = fresh.theta[fragment.index], fresh.momentum[fragment.index]
         for version in range(1, world.config.versions_total + 1):
             parts = world.contributions[fragment.index, version].contributions[::-1]
-            merged = merge(
-                theta, momentum, parts, fragment.tensors, lr=protocol.outer_lr, mu=protocol.outer_momentum
-            )
+            merged = merge(theta, momentum, parts, fragment.tensors, lr=protocol.outer_lr, mu=protocol.outer_momentum)
             theta, momentum = merged.theta, merged.momentum
             assert digest_of(theta) == told[fragment.index, version]

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.trainer.harness import toy_config, toy_fragments
 from trainer import launch
-from trainer.config import Config, ConfigError, Model, Task, from_mapping, load
+from trainer.config import Config, ConfigError, Model, from_mapping, load
 from trainer.durable import DurableError, Store, read_contributions, read_fragment
 from trainer.effects import PersistMembers, PersistMerge
 from trainer.fragments import TensorSpec, balance, fragments_of, initial_theta, total_size
 from trainer.merge import Contribution
 from trainer.messages import Fragment, Progress, Pull
-from trainer.model import AdamW, Transformer, train_step, use_one_thread
+from trainer.model import Transformer, inner_optimiser, train_step, use_one_thread
 from trainer.network import OUTBOX_MAX, Outbox
 from trainer.tape import Tape, versions_told
 from trainer.text import Corpus
@@ -48,9 +48,7 @@ def test_fragments_hold_every_tensor_once_and_no_fragment_is_much_heavier_than_a
 
 
 @given(tensors=specs, P=st.integers(1, 6), order=st.randoms(use_true_random=False))
-def test_the_cut_does_not_depend_on_the_order_of_the_tensors(
-    tensors: list[TensorSpec], P: int, order: object
-) -> None:
+def test_the_cut_does_not_depend_on_the_order_of_the_tensors(tensors: list[TensorSpec], P: int, order: object) -> None:
     shuffled = list(tensors)
     order.shuffle(shuffled)  # type: ignore[attr-defined]  # a random.Random
     P = min(P, len(tensors))
@@ -166,30 +164,13 @@ def test_too_little_text_is_refused(tmp_path: Path) -> None:
 # ---- model
 
 
-def test_adamw_is_torchs_adamw() -> None:
-    generator = torch.Generator().manual_seed(1)
-    ours = torch.randn(50, generator=generator)
-    theirs = torch.nn.Parameter(ours.clone())
-    task = Task()
-    mine = AdamW(ours, task)
-    reference = torch.optim.AdamW(
-        [theirs], lr=task.learning_rate, betas=(task.beta1, task.beta2), weight_decay=task.weight_decay, eps=1e-8
-    )
-    for _ in range(20):
-        gradient = torch.randn(50, generator=generator)
-        mine.step(gradient)
-        theirs.grad = gradient.clone()
-        reference.step()
-    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
-
-
 def test_a_step_changes_the_flat_vector_in_place_and_the_loss_falls() -> None:
     config = Config()
     fragments = fragments_of(config.model, 8)
     flat = np.concatenate([initial_theta(fragment, 1) for fragment in fragments])
     before = flat.copy()
     transformer = Transformer(config.model, fragments, flat)
-    optimiser = AdamW(transformer.flat, config.task)
+    optimiser = inner_optimiser(transformer, config.task)
     corpus = Corpus(config, 1)
     losses = [train_step(transformer, optimiser, corpus.batch_for(0, step)) for step in range(30)]
     assert not np.array_equal(flat, before)
@@ -205,7 +186,7 @@ def test_the_same_steps_give_the_same_bits_and_no_byte_sees_the_future() -> None
     def trained() -> tuple[Transformer, bytes]:
         flat = np.concatenate([initial_theta(fragment, 1) for fragment in fragments])
         transformer = Transformer(config.model, fragments, flat)
-        optimiser = AdamW(transformer.flat, config.task)
+        optimiser = inner_optimiser(transformer, config.task)
         for step in range(3):
             train_step(transformer, optimiser, corpus.batch_for(0, step))
         return transformer, flat.tobytes()
