@@ -130,7 +130,7 @@ def fragment_count(history: History) -> int:
 def merged_tokens(merge: Record) -> float:
     """Tokens that one merge took in, over all its contributions."""
     counts = [item.get("tokens") for item in contributions_of(merge)]
-    return float(sum(count for count in counts if isinstance(count, (int, float)) and not isinstance(count, bool)))
+    return float(sum(count for count in counts if type(count) is int))
 
 
 def gap_of(curve: Curve, control: Curve | None) -> tuple[tuple[int, float], ...]:
@@ -239,12 +239,12 @@ def _segments(role: str, history: History, clock: Clock) -> tuple[Segment, ...]:
         state = _state_after(record, learner)
         if state is not None:
             changes.append((record.t, state, incarnation))
-    end_t = clock.zero_t + clock.end_s
     segments = []
     for index, (t, state, number) in enumerate(changes):
-        until = min(changes[index + 1][0], end_t) if index + 1 < len(changes) else end_t
-        if state is not None and until > t:
-            segments.append(Segment(clock.at(t), clock.at(until), state, number))
+        start_s = clock.at(t)
+        end_s = min(clock.at(changes[index + 1][0]), clock.end_s) if index + 1 < len(changes) else clock.end_s
+        if state is not None and end_s > start_s:
+            segments.append(Segment(start_s, end_s, state, number))
     return _merged(_with_pauses(segments, _pauses(role, history, clock)))
 
 

@@ -19,9 +19,15 @@ def made_of(*told: Told) -> History:
 
 
 def injected(
-    number: int, start_t: float, end_t: float | None, *, fault: str = "process.kill", on: str = "learner-0",
-    landed: bool | None = True, clean: bool = True,
-) -> list[Told]:  # fmt: skip
+    number: int,
+    start_t: float,
+    end_t: float | None,
+    *,
+    fault: str = "process.kill",
+    on: str = "learner-0",
+    landed: bool | None = True,
+    clean: bool = True,
+) -> list[Told]:
     """The records of one injection; `end_t` None leaves it open, `landed` None leaves the proof out."""
     name = f"f{number}#1"
     intent = {

@@ -1,8 +1,8 @@
 """A plausible run, written as a journal and event tapes: what the report and the live view are tested with.
 
-Four learners train for a minute. learner-1 is killed in round 120 and comes back as incarnation 2; learner-2 is paused for six
-seconds; the link of learner-3 is capped. `python -m tests.report.sample_run FOLDER` writes the run and its control run, for
-looking at.
+Four learners train for a minute. learner-1 is killed in round 120 and comes back as incarnation 2; learner-2 is
+paused for six seconds; the link of learner-3 is capped. `python -m tests.report.sample_run FOLDER` writes the run and
+its control run, for looking at.
 """
 
 from __future__ import annotations
@@ -137,18 +137,41 @@ def _write_faults(writer: Writer) -> None:
         writer.note(STEADY_T + rest["end_s"], "undone", injection=injection, clean=True, evidence=rest["undone"])
 
     inject(
-        1, "crash", "process.kill", "learner-1", KILL_S, end_s=REJOIN_S + 0.1, trigger="round 120", settings={"restart_s": 2.0},
-        landed={"pid": 4103, "signal": 9, "gone_ms": 0.34}, undone={"new_pid": 4107, "restarted_after_s": 2.05},
-    )  # fmt: skip
+        1,
+        "crash",
+        "process.kill",
+        "learner-1",
+        KILL_S,
+        end_s=REJOIN_S + 0.1,
+        trigger="round 120",
+        settings={"restart_s": 2.0},
+        landed={"pid": 4103, "signal": 9, "gone_ms": 0.34},
+        undone={"new_pid": 4107, "restarted_after_s": 2.05},
+    )
     inject(
-        2, "freeze", "process.pause", "learner-2", PAUSE_S, end_s=RESUME_S, trigger="after 31 s", settings={"hold_s": 6.0},
-        landed={"state": "stopped", "stopped_after_ms": 2.6, "cpu_ms": 0.0}, undone={"state": "running", "resumed_after_ms": 0.8},
-    )  # fmt: skip
+        2,
+        "freeze",
+        "process.pause",
+        "learner-2",
+        PAUSE_S,
+        end_s=RESUME_S,
+        trigger="after 31 s",
+        settings={"hold_s": 6.0},
+        landed={"state": "stopped", "stopped_after_ms": 2.6, "cpu_ms": 0.0},
+        undone={"state": "running", "resumed_after_ms": 0.8},
+    )
     inject(
-        3, "slow-uplink", "link.bandwidth", "learner-3->syncer", CAP_S, end_s=UNCAP_S, trigger="after 42.5 s",
-        settings={"rate_mbit_s": 2.0}, landed={"measured_mbit_s": 1.983, "backlog_bytes": 81920},
+        3,
+        "slow-uplink",
+        "link.bandwidth",
+        "learner-3->syncer",
+        CAP_S,
+        end_s=UNCAP_S,
+        trigger="after 42.5 s",
+        settings={"rate_mbit_s": 2.0},
+        landed={"measured_mbit_s": 1.983, "backlog_bytes": 81920},
         undone={"chain": "empty", "queued_bytes": 0},
-    )  # fmt: skip
+    )
 
 
 def _write_rejoin(writer: Writer, learner: Learner) -> None:
@@ -223,9 +246,15 @@ def _write_steps(writer: Writer, learner: Learner, until_s: float, draws: random
         learner.tokens += TOKENS_PER_STEP
         loss = 1.7 + 3.0 * math.exp(-learner.step / 160) + draws.gauss(0, 0.05)
         writer.tape(
-            f"{learner.name}.{learner.incarnation}", learner.next_step_t, "step", incarnation=learner.incarnation,
-            step=learner.step, tokens=learner.tokens, loss=round(loss, 4), step_s=STEP_S,
-        )  # fmt: skip
+            f"{learner.name}.{learner.incarnation}",
+            learner.next_step_t,
+            "step",
+            incarnation=learner.incarnation,
+            step=learner.step,
+            tokens=learner.tokens,
+            loss=round(loss, 4),
+            step_s=STEP_S,
+        )
 
 
 def _write_merge(writer: Writer, alive: list[Learner], merges: int, t: float) -> None:
@@ -235,21 +264,45 @@ def _write_merge(writer: Writer, alive: list[Learner], merges: int, t: float) ->
         lo = learner.merged_at.get(fragment, 0)
         learner.merged_at[fragment] = learner.tokens
         contributions.append(
-            {"learner": learner.name, "incarnation": learner.incarnation, "id": f"{learner.name}.{learner.incarnation}.{merges}",
-             "base": version - 1, "lo": lo, "hi": learner.tokens, "steps": 16, "tokens": learner.tokens - lo}
-        )  # fmt: skip
+            {
+                "learner": learner.name,
+                "incarnation": learner.incarnation,
+                "id": f"{learner.name}.{learner.incarnation}.{merges}",
+                "base": version - 1,
+                "lo": lo,
+                "hi": learner.tokens,
+                "steps": 16,
+                "tokens": learner.tokens - lo,
+            }
+        )
     writer.tape("syncer.1", t - 0.06, "round", round=merges, fragment=fragment, attempt=1)
     digest = f"{merges:016x}"
     writer.tape(
-        "syncer.1", t, "merge", round=merges, fragment=fragment, version=version, h_in=f"{merges - 8:016x}", h_out=digest,
-        contributions=contributions, grace_s=0.02,
-    )  # fmt: skip
+        "syncer.1",
+        t,
+        "merge",
+        round=merges,
+        fragment=fragment,
+        version=version,
+        h_in=f"{merges - 8:016x}",
+        h_out=digest,
+        contributions=contributions,
+        grace_s=0.02,
+    )
     writer.tape("syncer.1", t + 0.001, "publish", fragment=fragment, version=version, digest=digest)
     for learner in alive:
         writer.tape(
-            f"{learner.name}.{learner.incarnation}", t + 0.04, "adopt", incarnation=learner.incarnation, fragment=fragment,
-            version=version, digest=digest, lo=0, at=learner.tokens, cause="broadcast",
-        )  # fmt: skip
+            f"{learner.name}.{learner.incarnation}",
+            t + 0.04,
+            "adopt",
+            incarnation=learner.incarnation,
+            fragment=fragment,
+            version=version,
+            digest=digest,
+            lo=0,
+            at=learner.tokens,
+            cause="broadcast",
+        )
 
 
 def _write_end(writer: Writer) -> None:
@@ -263,9 +316,16 @@ def result(probe: str, id: str, detail: str, verdict: Verdict = Verdict.PASS, **
     """A row of the probe table as `judge` gives it."""
     rest.setdefault("statement", f"What {probe} demands of a run.")
     return ProbeResult(
-        probe=probe, id=id, verdict=verdict, detail=detail, statement=rest["statement"], measured=rest.get("measured"),
-        tolerance=rest.get("tolerance"), unit=rest.get("unit", ""), evidence=rest.get("evidence", ()),
-    )  # fmt: skip
+        probe=probe,
+        id=id,
+        verdict=verdict,
+        detail=detail,
+        statement=rest["statement"],
+        measured=rest.get("measured"),
+        tolerance=rest.get("tolerance"),
+        unit=rest.get("unit", ""),
+        evidence=rest.get("evidence", ()),
+    )
 
 
 def sample_results() -> list[ProbeResult]:
@@ -279,15 +339,20 @@ def sample_results() -> list[ProbeResult]:
         result("tokens-once", "S6", "1574 token intervals are disjoint.", **none),
         result("replay", "S11", "All 413 versions were reproduced bit for bit.", **none),
         result(
-            "rejoin", "L2", "learner-1 was ready 5.6 s after it was lost, and in a merge after 5.7 s.",
-            measured=5.713, tolerance=20.0, unit="s", evidence=(2070, 2500, 2560),
+            "rejoin",
+            "L2",
+            "learner-1 was ready 5.6 s after it was lost, and in a merge after 5.7 s.",
+            measured=5.713,
+            tolerance=20.0,
+            unit="s",
+            evidence=(2070, 2500, 2560),
         ),
         result("availability", "L6", "The longest gap was 0.16 s.", measured=0.165, tolerance=2.1, unit="s"),
         result("isolation", "L8", "learner-0 kept 99 % of its pace.", measured=99.0, tolerance=50.0, unit="%"),
         result("loss", "loss", "Final loss 1.631, control 1.626: +0.35 %.", measured=0.35, tolerance=6.0, unit="%"),
         result("goodput", "goodput", "Merged 92 % of the control run's.", measured=92.1, tolerance=75.2, unit="%"),
         result("restored", "S16", "The history has no record of kind snapshot; this probe needs it.", Verdict.NOT_RUN),
-    ]  # fmt: skip
+    ]
 
 
 FIDELITY = {
