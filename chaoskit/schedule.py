@@ -47,8 +47,7 @@ class Injection:
 def injections(plan: Plan) -> tuple[Injection, ...]:
     """All injections that the plan can bring about, in plan order."""
     return tuple(
-        Injection(f"{fault.name}#1", fault, fault.targets, fault.at.text, fault.hold_s)
-        for fault in plan.faults
+        Injection(f"{fault.name}#1", fault, fault.targets, fault.at.text, fault.hold_s) for fault in plan.faults
     )
 
 

@@ -43,7 +43,8 @@ def _run(options: argparse.Namespace) -> int:
             from trainer import replay
 
             return replay.run(options.run, prune=options.prune)
-        config = configuration.load(options.config, options.set)
+        corpus = [f"task.corpus={options.corpus.absolute()}"] if options.corpus else []
+        config = configuration.load(options.config, [*options.set, *corpus])
         if options.role is None:
             from trainer import launch
 
@@ -93,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, help="TOML file; see trainer/config.py for every key")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="overrides one key")
+    parser.add_argument(
+        "--corpus", type=Path, help="text of your own, a file or a folder: short for --set task.corpus="
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
 

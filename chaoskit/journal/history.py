@@ -122,9 +122,7 @@ class History:
             return []
         t_last = self.end.t if self.end is not None else max(record.t for record in self.records)
         ends = [record.t for record in begun[1:]] + [max(t_last, begun[-1].t)]
-        return [
-            (str(record.get("phase", "")), record.t, t_end) for record, t_end in zip(begun, ends, strict=True)
-        ]
+        return [(str(record.get("phase", "")), record.t, t_end) for record, t_end in zip(begun, ends, strict=True)]
 
     @cached_property
     def injections(self) -> tuple[InjectionEntry, ...]:
@@ -152,9 +150,7 @@ def history(run_dir: str | Path) -> History:
         tape, damaged_lines = _read_tape(path)
         files.append(tape)
         damaged += [f"{path.parent.name}/{path.name}:{line}" for line in damaged_lines]
-    return History(
-        records=merge(files), damaged=len(damaged), damaged_at=tuple(damaged[:DAMAGED_NAMED_MAX]), torn=torn
-    )
+    return History(records=merge(files), damaged=len(damaged), damaged_at=tuple(damaged[:DAMAGED_NAMED_MAX]), torn=torn)
 
 
 def merge(files: Iterable[list[Record]]) -> tuple[Record, ...]:
@@ -201,9 +197,7 @@ def _tape_order(path: Path) -> tuple[str, int, str]:
 def _check_format(path: Path, journal: list[Record]) -> None:
     if not journal or journal[0].kind != "journal":
         found = repr(journal[0].kind) if journal else "nothing"
-        raise JournalError(
-            f"{path}:1: found {found}; expected the record 'journal', which begins every journal"
-        )
+        raise JournalError(f"{path}:1: found {found}; expected the record 'journal', which begins every journal")
     version = journal[0].get("format")
     if version != FORMAT:
         raise JournalError(

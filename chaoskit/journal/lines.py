@@ -44,9 +44,7 @@ def seal(n: int, t: float, kind: str, fields: Mapping[str, Any]) -> bytes:
 def has_seal(line: bytes) -> bool:
     """True if the line (without newline) ends as a journal line does, whether or not the checksum is
     right."""
-    return line[-SUM_SUFFIX_BYTES : -SUM_SUFFIX_BYTES + len(SUM_PREFIX)] == SUM_PREFIX and line.endswith(
-        b'"}'
-    )
+    return line[-SUM_SUFFIX_BYTES : -SUM_SUFFIX_BYTES + len(SUM_PREFIX)] == SUM_PREFIX and line.endswith(b'"}')
 
 
 def seal_holds(line: bytes) -> bool:

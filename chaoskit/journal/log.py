@@ -127,9 +127,7 @@ class AppendLog:
             reason = error.strerror or str(error)
         # Half a line must not stay: the next record would be glued to it, and both would be lost.
         os.ftruncate(self._fd, self._end)
-        raise JournalError(
-            f"{self.path}: the record {kind!r} could not be written ({reason}); is the disk full?"
-        )
+        raise JournalError(f"{self.path}: the record {kind!r} could not be written ({reason}); is the disk full?")
 
     def _resume(self) -> None:
         """Find the end of the intact file and the next number; cut a torn last line."""
@@ -171,8 +169,7 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Record], bool]:
         n = fields.pop("n")
         if n not in (number, number + 1):
             raise JournalError(
-                f"{path}:{index + 1}: record {n} comes after record {number}; expected {number + 1}."
-                " Lines are missing"
+                f"{path}:{index + 1}: record {n} comes after record {number}; expected {number + 1}. Lines are missing"
             )
         number = n
         records.append(Record(n, fields.pop("t"), "daemon", fields.pop("kind"), fields))
