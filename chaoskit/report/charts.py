@@ -187,7 +187,12 @@ def _draw_marks(axes: Axes, summary: Summary) -> None:
             continue
         tint = colour("rejoin" if mark.kind == "rejoin" else mark.family)
         shape = {"inject": "v", "undo": "^", "rejoin": "D"}[mark.kind]
-        style: Any = {"marker": shape, "markersize": 9 if mark.kind != "rejoin" else 7.5, "markeredgewidth": 1.6}
+        style: Any = {
+            "marker": shape,
+            "markersize": 9 if mark.kind != "rejoin" else 7.5,
+            "markeredgewidth": 1.6,
+            "color": tint,
+        }
         fill = colour("card") if mark.kind == "undo" else tint
         (sign,) = axes.plot([mark.t_s], [y], markeredgecolor=tint, markerfacecolor=fill, zorder=6, **style)
         words = {"inject": "injected", "undo": "undone", "rejoin": f"{mark.role} trains again"}[mark.kind]
@@ -269,7 +274,7 @@ def _draw_link(axes: Axes, row: int, lane: LinkLane, end_s: float) -> None:
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), list(names))
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.tick_params(
         axis="y", labelsize=FONT_PX if all("\n" not in name for name in names) else SMALL_PX, labelcolor=colour("ink")
     )
