@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from chaoskit.daemon.spec import SPEC, RunSpec
 from chaoskit.live import LiveView
@@ -81,7 +82,9 @@ def test_in_a_terminal_the_last_picture_stays(sample: Path) -> None:
         view.refresh()
     text = output(shown)
     assert "\x1b[" in text
-    assert "round 413 of 413" in text.rsplit("kill-and-rejoin", 1)[1]
+    last = Text.from_ansi(text.rsplit("\x1b[2K", 1)[-1]).plain
+    assert last.startswith("kill-and-rejoin  chaos run  seed 7")
+    assert "round 413 of 413" in last
     assert text.rstrip().endswith("\x1b[?25h")
     assert view.state.round == 413
 
