@@ -124,7 +124,7 @@ def test_the_report_can_be_made_again_from_the_run_folder_alone(demo: tuple[int,
         assert outside not in links, outside
 
 
-def test_every_command_of_the_readme_works(demo: tuple[int, str, Path], reports: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_readme_works(demo: tuple[int, str, Path], tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     (plan_text,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     shell = "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))

@@ -17,7 +17,7 @@ from chaoskit.journal import AppendLog
 from chaoskit.schedule import Injection
 
 LEASE_SLACK_S = 150.0
-"""What an undo may take beyond the hold before the guardian steps in: a role that comes back twice must import torch twice."""
+"""What an undo may take beyond the hold before the guardian steps in: a role may have to start twice."""
 UNDO_TRIES_MAX = 2
 
 
