@@ -74,7 +74,7 @@ class RunState:
         self.chaos = True
         self.phase = "starting"
         self.start_t: float | None = None
-        """Time of the steady phase, from which the plan counts; before it, of the first record."""
+        """Time of the first record."""
         self.now_t = 0.0
         """The latest time of any record."""
         self.round = 0
@@ -132,8 +132,6 @@ def _opened(state: RunState, _t: float, record: Mapping[str, Any], _role: str) -
 
 def _phase(state: RunState, t: float, record: Mapping[str, Any], _role: str) -> None:
     state.phase = str(record.get("phase", ""))
-    if state.phase == "steady":
-        state.start_t = t
     state.tell(t, f"phase: {state.phase}", "bold")
 
 

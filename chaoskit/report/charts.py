@@ -34,6 +34,7 @@ from chaoskit.report.text import count_text, number_text, seconds_text
 from chaoskit.report.timeline import interpolated
 
 _STATE_WORDS: dict[State, str] = {"up": "up", "joining": "joining", "paused": "paused", "down": "down"}
+TIME_LABEL = "seconds on the plan's clock, which begins when all roles are up and steady"
 LABEL_ROWS_MAX = 4
 """Rows of fault labels above the loss chart; beyond them a label shows its number only."""
 _LETTER_PX = 6.4
@@ -61,7 +62,7 @@ def loss_chart(summary: Summary) -> str:
             _say_nothing_known(axes, "The tape holds no evaluation of the global model.")
         _draw_marks(axes, summary)
         axes.set_ylabel("loss, nats per byte", color=colour("muted"), fontsize=SMALL_PX)
-        axes.set_xlabel("seconds since the steady phase began", color=colour("muted"), fontsize=SMALL_PX)
+        axes.set_xlabel(TIME_LABEL, color=colour("muted"), fontsize=SMALL_PX)
         return svg(figure, "loss", "Loss of the global model over time", _loss_words(summary))
 
 
@@ -75,7 +76,7 @@ def lane_chart(summary: Summary) -> str:
         _draw_lane_marks(axes, summary)
         _name_rows(axes, [lane.role for lane in summary.lanes])
         _draw_phases(axes, summary)
-        return svg(figure, "lanes", "Roles over time", _lane_words(summary.lanes))
+        return svg(figure, "lanes", "Roles over time", _lane_words(summary))
 
 
 def link_chart(summary: Summary) -> str:
@@ -85,7 +86,7 @@ def link_chart(summary: Summary) -> str:
     with drawing():
         figure, axes = timed_figure(summary, plot_px=LANE_PX * len(summary.links), top_px=8, bottom_px=28)
         for row, lane in enumerate(summary.links):
-            _draw_link(axes, row, lane, summary.end_s)
+            _draw_link(axes, row, lane)
         _name_rows(axes, [lane.link.replace(" → ", " →\n") for lane in summary.links])
         words = "; ".join(
             f"{lane.link}: "
@@ -104,11 +105,11 @@ def work_charts(summary: Summary) -> tuple[str, str]:
         figure, axes = plain_figure()
         for curve, ghost in reversed(curves):
             axes.plot(curve.work_t_s, curve.work_tokens, **line_style(ghost))
-        axes.set_xlim(0, max(summary.end_s, 1e-3))
+        axes.set_xlim(summary.start_s, max(summary.end_s, summary.start_s + 1e-3))
         axes.set_ylim(bottom=0)
         _shade(axes, summary.windows)
         axes.yaxis.set_major_formatter(lambda value, _: count_text(value))
-        axes.set_xlabel("seconds since the steady phase began", color=colour("muted"), fontsize=SMALL_PX)
+        axes.set_xlabel(TIME_LABEL, color=colour("muted"), fontsize=SMALL_PX)
         axes.set_ylabel("tokens merged", color=colour("muted"), fontsize=SMALL_PX)
         pace = svg(figure, "pace", "Tokens merged over time", _end_words(curves, "tokens", "time"))
     return quality, pace
@@ -261,8 +262,8 @@ def _draw_lane_marks(axes: Axes, summary: Summary) -> None:
             )
 
 
-def _draw_link(axes: Axes, row: int, lane: LinkLane, end_s: float) -> None:
-    axes.plot([0, end_s], [row, row], color=colour("line"), linewidth=3, solid_capstyle="butt", zorder=1)
+def _draw_link(axes: Axes, row: int, lane: LinkLane) -> None:
+    axes.plot(axes.get_xlim(), [row, row], color=colour("line"), linewidth=3, solid_capstyle="butt", zorder=1)
     for index, span in enumerate(lane.spans):
         place: Any = {"width": span.end_s - span.start_s, "left": span.start_s, "height": 0.6, "linewidth": 0}
         axes.barh(row, **place, color=colour("card"), zorder=2)
@@ -305,13 +306,14 @@ def _loss_words(summary: Summary) -> str:
     return text
 
 
-def _lane_words(lanes: Sequence[Lane]) -> str:
+def _lane_words(summary: Summary) -> str:
+    lanes, start_s = summary.lanes, summary.start_s
     parts = []
     for lane in lanes:
         away = [
             _segment_words(lane.role, segment)
             for segment in lane.segments
-            if segment.state != "up" and segment.end_s > 0
+            if segment.state != "up" and segment.end_s > start_s
         ]
         parts.append("; ".join(away) if away else f"{lane.role} up throughout")
     return ". ".join(parts) + "." if parts else "No role is known."

@@ -1,7 +1,7 @@
 """The summary of a run: every figure a report shows, computed once.
 
 The renderers (html, markdown, junit, json) only lay these values out; none of them looks at a journal or derives a
-figure again. All times are seconds on the clock of the run, whose zero is the start of the steady phase; `None` means
+figure again. All times are seconds on the clock of the run, whose zero is the start of the chaos phase; `None` means
 the history does not tell.
 """
 

@@ -105,7 +105,7 @@ def summarise(
         versions=_versions(told, versions or {}),
         conclusion=conclude(history, results),
         figures=_figures(history, control, results, curve, control_curve, rejoins),
-        start_s=0.0,
+        start_s=clock.start_s,
         end_s=clock.end_s,
         phases=phases_of(history, clock),
         curve=curve,

@@ -133,8 +133,10 @@ def _pair_text(key: str, value: Any) -> str:
         for suffix in sorted(_UNITS, key=len, reverse=True):
             if key.endswith("_" + suffix):
                 name, unit = key[: -len(suffix) - 1], " " + _UNITS[suffix]
+                if suffix == "bit_s" and abs(value) >= 1e6:
+                    value, unit = value / 1e6, " Mbit/s"
                 break
-    return f"{name.replace('_', ' ')} {value_text(value)}{unit}"
+    return f"{link_name(name.replace('_', ' '))} {value_text(value)}{unit}"
 
 
 def seconds_text(value_s: float | None) -> str:

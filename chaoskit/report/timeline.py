@@ -39,9 +39,11 @@ CURVE_POINTS_MAX = 400
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of a run: zero when the steady phase begins, since the plan counts from there."""
+    """The clock of a run. Its zero is the plan's: the begin of the chaos phase, when all roles were up and steady."""
 
     zero_t: float
+    start_s: float
+    """Where the picture begins, never after zero: with the training, which begins before the plan's clock does."""
     end_s: float
 
     def at(self, t: float) -> float:
@@ -54,16 +56,17 @@ class Clock:
 
 
 def clock_of(history: History) -> Clock:
-    """The clock of the run behind `history`: from the steady phase to the stop, or what comes nearest to these."""
+    """The clock of the run behind `history`. A run that never came to chaos counts from what it came to."""
     if not history.records:
-        return Clock(0.0, 0.0)
+        return Clock(0.0, 0.0, 0.0)
     starts = {phase: start for phase, start, _ in reversed(history.phases)}
-    zero = starts.get("steady", history.records[0].t)
+    zero = starts.get("chaos", starts.get("steady", history.records[0].t))
+    trained = next((record.t for record in history.of("step", "merge", "eval")), zero)
     end = history.end.t if history.end is not None else max(record.t for record in history.records)
     if "stop" in starts:
         # What the roles do once they are told to stop is no part of the picture; an undo that came late is.
         end = max([starts["stop"], *(record.t for record in history.of("undone"))])
-    return Clock(zero, round(max(end - zero, 0.0), 3))
+    return Clock(zero, round(min(trained - zero, 0.0), 3), round(max(end - zero, 0.0), 3))
 
 
 def number_of(record: Record, field: str) -> float | None:
@@ -303,17 +306,21 @@ def _merged(segments: list[Segment]) -> tuple[Segment, ...]:
 
 def _rates(history: History, clock: Clock) -> dict[str, tuple[tuple[float, float], ...]]:
     """Steps a second of every role that writes steps, in bins of one second or more."""
-    if clock.end_s <= 0:
+    length_s = clock.end_s - clock.start_s
+    if length_s <= 0:
         return {}
-    bin_s = max(1.0, clock.end_s / RATE_BINS_MAX)
-    bins = math.ceil(clock.end_s / bin_s)
+    bin_s = max(1.0, length_s / RATE_BINS_MAX)
+    bins = math.ceil(length_s / bin_s)
     counts: dict[str, list[int]] = defaultdict(lambda: [0] * bins)
     for record in history.of("step"):
-        index = int((record.t - clock.zero_t) / bin_s)
+        index = math.floor((record.t - clock.zero_t - clock.start_s) / bin_s)
         if 0 <= index < bins:
             counts[record.node][index] += 1
     return {
-        role: tuple((round((index + 0.5) * bin_s, 3), round(count / bin_s, 2)) for index, count in enumerate(found))
+        role: tuple(
+            (round(clock.start_s + (index + 0.5) * bin_s, 3), round(count / bin_s, 2))
+            for index, count in enumerate(found)
+        )
         for role, found in counts.items()
     }
 

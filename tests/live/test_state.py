@@ -144,7 +144,7 @@ def test_the_head_tells_plan_phase_time_and_progress(state: RunState) -> None:
     told(state, 11.0, "round", "syncer", round=25, fragment=0, attempt=1)
     state.total_rounds = 100
     first, second, *_ = picture(state, now=75.0).splitlines()
-    assert first == "kill-and-rejoin  chaos run  seed 7   steady   01:05"
+    assert first == "kill-and-rejoin  chaos run  seed 7   steady   01:15"
     assert second.startswith("round 25 of 100  ")
     assert "25%" in second
 

@@ -20,7 +20,7 @@ from chaoskit.journal import AppendLog
 from chaoskit.probes import ProbeResult, Verdict
 
 BOOT_T = 5000.0
-"""Monotonic time at which the sample run begins; steady begins 9 s later."""
+"""Monotonic time at which the sample run begins; all its roles are up and steady 9 s later."""
 STEADY_T = BOOT_T + 9.0
 TRAIN_S = 62.0
 FRAGMENTS = 8
@@ -98,8 +98,8 @@ def write_sample_run(run_dir: Path, *, chaos: bool = True) -> Path:
 
 
 def _write_phases(writer: Writer, chaos: bool) -> None:
-    phases = [("preflight", BOOT_T), ("steady", STEADY_T), ("chaos", STEADY_T + 12), ("heal", STEADY_T + 52.6)]
-    for phase, t in phases if chaos else phases[:2]:
+    phases = [("preflight", BOOT_T), ("steady", BOOT_T + 0.2), ("chaos", STEADY_T), ("heal", STEADY_T + 52.6)]
+    for phase, t in phases if chaos else phases[:3]:
         writer.note(t, "phase", phase=phase)
     writer.note(STEADY_T + TRAIN_S, "phase", phase="stop")
 

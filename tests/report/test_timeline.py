@@ -36,11 +36,12 @@ def states(history: History, role: str) -> list[tuple[str, int]]:
     return [(segment.state, segment.incarnation) for segment in lane.segments]
 
 
-def test_the_clock_begins_with_the_steady_phase_and_ends_with_the_stop(sample_history: History) -> None:
+def test_the_clock_begins_with_the_chaos_phase_and_ends_with_the_stop(sample_history: History) -> None:
     clock = clock_of(sample_history)
     assert clock.at(clock.zero_t) == 0.0
-    assert next(start for phase, start, _ in sample_history.phases if phase == "steady") == clock.zero_t
+    assert next(start for phase, start, _ in sample_history.phases if phase == "chaos") == clock.zero_t
     assert clock.end_s == 62.0
+    assert -1.0 < clock.start_s < 0.0
 
 
 def test_a_killed_learner_is_down_then_joining_then_up_as_a_new_incarnation(sample_history: History) -> None:
