@@ -71,7 +71,6 @@ class Proxy:
         self._channel: socket.socket | None = None
         self._unread = bytearray()
         self._last_id = 0
-        self._start_time = 0
         self._closed = False
 
     @classmethod
@@ -143,11 +142,6 @@ class Proxy:
         """The process id of the present process, or of the last one."""
         return self._process.pid if self._process is not None else 0
 
-    @property
-    def start_time(self) -> int:
-        """When it started, in clock ticks after boot (/proc/PID/stat, field 22): with the pid its certain name."""
-        return self._start_time
-
     def restart(self) -> None:
         """Ends the process if it still runs; starts another on the same ports, with the same faults. Raises ProxyError.
 
@@ -213,7 +207,6 @@ class Proxy:
             if log_fd is not None:
                 os.close(log_fd)
         self._channel, self._unread = ours, bytearray()
-        self._start_time = _start_time(self._process.pid)
         openings = [
             {
                 "name": name,
@@ -290,12 +283,6 @@ def _listen(link: str) -> socket.socket:
             f"no port of 127.0.0.1 for link {link!r}: {problem}; free some ports and try again"
         ) from problem
     return listener
-
-
-def _start_time(pid: int) -> int:
-    """Of a child that was not waited for yet, so that its entry is there even if it died at once."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return int(stat[stat.rindex(")") + 2 :].split()[19])  # the name before may hold spaces and parentheses
 
 
 def _directions(faults: tuple[tuple[LinkFault, ...], tuple[LinkFault, ...]]) -> dict[str, Any]:

@@ -316,7 +316,9 @@ class RealWorld:
 
     def _note_proxy(self, event: str) -> None:
         assert self._proxy is not None
-        self._note("proxy", event=event, pid=self._proxy.pid, start_time=self._proxy.start_time)
+        stat = process_stat(self._proxy.pid)
+        # One that died at once is not there any more, and then needs no killing later.
+        self._note("proxy", event=event, pid=self._proxy.pid, start_time=stat.start_time if stat else 0)
 
 
 def _kill_group(group: int) -> None:
