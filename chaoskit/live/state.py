@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from chaoskit.report.text import link_name, pairs_text
+from chaoskit.report.text import link_name, pairs_text, without_hold
 
 EVENTS_KEPT_MAX = 200
 EVALS_KEPT_MAX = 600
@@ -167,14 +167,14 @@ def _up(state: RunState, _t: float, record: Mapping[str, Any], _role: str) -> No
 
 
 def _intended(state: RunState, _t: float, record: Mapping[str, Any], _role: str) -> None:
-    settings = {key: value for key, value in (record.get("settings") or {}).items() if key != "hold_s"}
-    hold_s = (record.get("settings") or {}).get("hold_s")
+    settings = record.get("settings") or {}
+    hold_s = settings.get("hold_s")
     injection = str(record.get("injection", ""))
     state.faults[injection] = ActiveFault(
         injection=injection,
         fault=str(record.get("fault", "")),
         targets=tuple(str(target) for target in record.get("targets") or ()),
-        settings=", ".join(pairs_text(settings)),
+        settings=", ".join(pairs_text(without_hold(settings))),
         hold_s=float(hold_s) if isinstance(hold_s, (int, float)) else None,
     )
 

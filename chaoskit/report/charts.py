@@ -37,18 +37,20 @@ _STATE_WORDS: dict[State, str] = {"up": "up", "joining": "joining", "paused": "p
 TIME_LABEL = "seconds on the plan's clock, which begins when all roles are up and steady"
 LABEL_ROWS_MAX = 4
 """Rows of fault labels above the loss chart; beyond them a label shows its number only."""
-_LETTER_PX = 6.4
+_LETTER_PX = 6.8
+"""Width of a letter, generously: the font is that of the reader's system."""
+_LABEL_GAP_PX = 14
 
 
 def loss_chart(summary: Summary) -> str:
     """The loss of the global model over time: this run, its control run as a ghost, faults shaded, marks on the
     line."""
-    rows = _label_rows(summary.windows, summary)
-    top_px = 14 + 19 * (max(rows.values(), default=-1) + 1)
+    places = label_places(summary)
+    top_px = 14 + 19 * (max((row for _, row in places.values()), default=-1) + 1)
     with drawing():
         figure, axes = timed_figure(summary, plot_px=300, top_px=top_px, bottom_px=44)
         _shade(axes, summary.windows)
-        _label_windows(axes, summary, rows)
+        _label_windows(axes, summary, places)
         curves = [summary.curve, *([summary.control] if summary.control else [])]
         losses = [loss for curve in curves for loss in curve.loss]
         if summary.control is not None:
@@ -86,7 +88,7 @@ def link_chart(summary: Summary) -> str:
     with drawing():
         figure, axes = timed_figure(summary, plot_px=LANE_PX * len(summary.links), top_px=8, bottom_px=28)
         for row, lane in enumerate(summary.links):
-            _draw_link(axes, row, lane)
+            _draw_link(axes, row, lane, summary)
         _name_rows(axes, [lane.link.replace(" → ", " →\n") for lane in summary.links])
         words = "; ".join(
             f"{lane.link}: "
@@ -142,39 +144,38 @@ def _shade(axes: Axes, windows: Sequence[FaultWindow]) -> None:
         axes.axvspan(window.start_s, window.end_s, color=colour(window.family), alpha=0.13, linewidth=0, zorder=1)
 
 
-def _label_width_px(text: str) -> float:
-    return len(text) * _LETTER_PX + 16
+def label_places(summary: Summary) -> dict[int, tuple[float, int]]:
+    """Number of a window -> (time at which its label begins, row above the chart), so that no two labels overlap.
 
-
-def _label_rows(windows: Sequence[FaultWindow], summary: Summary) -> dict[int, int]:
-    """The row of each window's label, so that no two overlap; windows without a free row are left out."""
-    px_per_s = (WIDTH_PX - LEFT_PX - RIGHT_PX) / max(summary.end_s - summary.start_s, 1e-3)
-    free_from = [-1e9] * LABEL_ROWS_MAX
-    rows: dict[int, int] = {}
-    for window in sorted(windows, key=lambda window: window.start_s):
-        left, width = _label_left(window, px_per_s)
-        row = next((index for index, free in enumerate(free_from) if left >= free), None)
-        if row is not None:
-            rows[window.number] = row
-            free_from[row] = left + width
-    return rows
-
-
-def _label_left(window: FaultWindow, px_per_s: float) -> tuple[float, float]:
-    """Left edge (px from the axis) and width of a window's label; a label never leaves the chart on the right."""
-    width = _label_width_px(f"{window.number} {window.label}")
-    return max(0.0, min(window.start_s * px_per_s, WIDTH_PX - LEFT_PX - RIGHT_PX - width)), width
-
-
-def _label_windows(axes: Axes, summary: Summary, rows: dict[int, int]) -> None:
-    px_per_s = (WIDTH_PX - LEFT_PX - RIGHT_PX) / max(summary.end_s - summary.start_s, 1e-3)
-    for window in summary.windows:
-        if window.number not in rows:
-            continue
-        left, _ = _label_left(window, px_per_s)
-        at = (left / px_per_s + summary.start_s, 1.0)
+    A label begins with its window, or earlier where it would leave the chart. One without a free row is left out.
+    """
+    free_from_s = [float("-inf")] * LABEL_ROWS_MAX
+    places: dict[int, tuple[float, int]] = {}
+    for window in sorted(summary.windows, key=lambda window: window.start_s):
         words = f"{window.number} {window.label}"
-        label(axes, words, at, offset=(0, 7 + 19 * rows[window.number]), tint=window.family, bold=True, above=True)
+        start_s = _label_start(words, window.start_s, summary)
+        row = next((index for index, free_s in enumerate(free_from_s) if start_s >= free_s), None)
+        if row is not None:
+            places[window.number] = (start_s, row)
+            free_from_s[row] = start_s + _label_length_s(words, summary)
+    return places
+
+
+def _label_length_s(words: str, summary: Summary) -> float:
+    px_per_s = (WIDTH_PX - LEFT_PX - RIGHT_PX) / max(summary.end_s - summary.start_s, 1e-3)
+    return (len(words) * _LETTER_PX + _LABEL_GAP_PX) / px_per_s
+
+
+def _label_start(words: str, wanted_s: float, summary: Summary) -> float:
+    return max(summary.start_s, min(wanted_s, summary.end_s - _label_length_s(words, summary)))
+
+
+def _label_windows(axes: Axes, summary: Summary, places: dict[int, tuple[float, int]]) -> None:
+    for window in summary.windows:
+        if window.number in places:
+            start_s, row = places[window.number]
+            words = f"{window.number} {window.label}"
+            label(axes, words, (start_s, 1.0), offset=(0, 7 + 19 * row), tint=window.family, bold=True, above=True)
 
 
 def _draw_curve(axes: Axes, curve: Curve, *, ghost: bool) -> None:
@@ -262,7 +263,7 @@ def _draw_lane_marks(axes: Axes, summary: Summary) -> None:
             )
 
 
-def _draw_link(axes: Axes, row: int, lane: LinkLane) -> None:
+def _draw_link(axes: Axes, row: int, lane: LinkLane, summary: Summary) -> None:
     axes.plot(axes.get_xlim(), [row, row], color=colour("line"), linewidth=3, solid_capstyle="butt", zorder=1)
     for index, span in enumerate(lane.spans):
         place: Any = {"width": span.end_s - span.start_s, "left": span.start_s, "height": 0.6, "linewidth": 0}
@@ -270,7 +271,8 @@ def _draw_link(axes: Axes, row: int, lane: LinkLane) -> None:
         (bar,) = axes.barh(row, **place, color=colour("link"), alpha=0.25, zorder=3)
         tip(bar, f"link-{row}-{index}", f"{span.fault} {span.text}, {span.start_s:.1f} to {span.end_s:.1f} s")
         words = f"{span.number}  {span.fault.rpartition('.')[2]} {span.text}"
-        label(axes, words, (span.start_s, float(row)), offset=(6, 0), tint="ink")
+        start_s = _label_start(words, span.start_s, summary)
+        label(axes, words, (start_s, float(row)), offset=(6, 0), tint="ink")
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:

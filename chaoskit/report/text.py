@@ -125,6 +125,11 @@ def pairs_text(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_pair_text(str(key), value) for key, value in values.items())
 
 
+def without_hold(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A fault's settings without how long it acts, for where that is drawn or counted down anyway."""
+    return {key: value for key, value in settings.items() if key != "hold_s"}
+
+
 def _pair_text(key: str, value: Any) -> str:
     if _SECRET_NAME_ONLY.match(key):
         return f"{key} {HIDDEN}"

@@ -27,7 +27,7 @@ from chaoskit.report.model import (
     Segment,
     State,
 )
-from chaoskit.report.text import family_of, link_name, pairs_text, role_order
+from chaoskit.report.text import family_of, link_name, pairs_text, role_order, without_hold
 
 _Item = TypeVar("_Item")
 
@@ -61,7 +61,7 @@ def clock_of(history: History) -> Clock:
         return Clock(0.0, 0.0, 0.0)
     starts = {phase: start for phase, start, _ in reversed(history.phases)}
     zero = starts.get("chaos", starts.get("steady", history.records[0].t))
-    trained = next((record.t for record in history.of("step", "merge", "eval")), zero)
+    trained = next((record.t for record in history.of("step", "merge")), zero)
     end = history.end.t if history.end is not None else max(record.t for record in history.records)
     if "stop" in starts:
         # What the roles do once they are told to stop is no part of the picture; an undo that came late is.
@@ -207,7 +207,7 @@ def marks_of(windows: Iterable[FaultWindow], rejoins: Iterable[Rejoin], history:
 
 def links_of(history: History, clock: Clock) -> tuple[LinkLane, ...]:
     """One lane for each link that a fault touched."""
-    settings = {entry.id: ", ".join(pairs_text(entry.settings)) for entry in history.injections}
+    settings = {entry.id: ", ".join(pairs_text(without_hold(entry.settings))) for entry in history.injections}
     spans: dict[str, list[LinkSpan]] = defaultdict(list)
     for window in windows_of(history, clock):
         if window.family != "link":

@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chaoskit.report import Summary
+from chaoskit.report.charts import LABEL_ROWS_MAX, label_places
 from chaoskit.report.html import ROWS_MAX, render
 from chaoskit.report.palette import PALETTE
+from chaoskit.report.svg import LEFT_PX, RIGHT_PX, WIDTH_PX
 
 BYTES_MAX = 600_000
 VOID = {"meta", "link", "br", "hr", "img", "input", "path", "line", "use", "rect", "circle"}
@@ -198,3 +203,37 @@ def test_the_banner_has_the_tone_of_the_verdict(summary: Summary, code: int, ton
     text = render(dataclasses.replace(summary, conclusion=conclusion))
     assert f'<section class="verdict tone-{tone}"' in text
     assert "WORD" in text
+
+
+LABELLED = st.lists(st.tuples(st.floats(-5, 60), st.text("abcdef ", min_size=1, max_size=60)), max_size=12)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LABELLED)
+def test_no_two_labels_of_faults_overlap_and_none_leaves_the_chart(
+    summary: Summary, found: list[tuple[float, str]]
+) -> None:
+    window = summary.windows[0]
+    windows = tuple(
+        dataclasses.replace(window, number=number, start_s=start_s, label=label)
+        for number, (start_s, label) in enumerate(found, start=1)
+    )
+    crowded = dataclasses.replace(summary, windows=windows)
+    width_s = (summary.end_s - summary.start_s) / (WIDTH_PX - LEFT_PX - RIGHT_PX)
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for number, (start_s, row) in label_places(crowded).items():
+        end_s = start_s + width_s * 6.8 * len(f"{number} {windows[number - 1].label}")
+        assert summary.start_s <= start_s
+        assert end_s <= summary.end_s
+        assert start_s <= max(windows[number - 1].start_s, summary.start_s)
+        rows.setdefault(row, []).append((start_s, end_s))
+    assert len(rows) <= LABEL_ROWS_MAX
+    for labels in rows.values():
+        labels.sort()
+        assert all(before[1] <= after[0] for before, after in pairwise(labels))
+
+
+def test_a_label_begins_with_its_window_where_there_is_room(summary: Summary) -> None:
+    assert [label_places(summary)[window.number] for window in summary.windows] == [
+        (window.start_s, 0) for window in summary.windows
+    ]
