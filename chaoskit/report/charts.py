@@ -52,7 +52,9 @@ def loss_chart(summary: Summary) -> str:
         _shade(axes, summary.windows)
         _label_windows(axes, summary, places)
         curves = [summary.curve, *([summary.control] if summary.control else [])]
-        losses = [loss for curve in curves for loss in curve.loss]
+        losses = [
+            loss for curve in curves for t_s, loss in zip(curve.t_s, curve.loss, strict=True) if t_s >= summary.start_s
+        ]
         if summary.control is not None:
             _draw_curve(axes, summary.control, ghost=True)
         _draw_curve(axes, summary.curve, ghost=False)
@@ -271,7 +273,8 @@ def _draw_link(axes: Axes, row: int, lane: LinkLane, summary: Summary) -> None:
         (bar,) = axes.barh(row, **place, color=colour("link"), alpha=0.25, zorder=3)
         tip(bar, f"link-{row}-{index}", f"{span.fault} {span.text}, {span.start_s:.1f} to {span.end_s:.1f} s")
         words = f"{span.number}  {span.fault.rpartition('.')[2]} {span.text}"
-        start_s = _label_start(words, span.start_s, summary)
+        fits = _label_length_s(words, summary) <= span.end_s - span.start_s
+        start_s = _label_start(words, span.start_s if fits else span.end_s, summary)
         label(axes, words, (start_s, float(row)), offset=(6, 0), tint="ink")
 
 

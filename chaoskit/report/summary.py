@@ -225,7 +225,7 @@ def _loss_figure(curve: Curve, control: Curve | None, results: Sequence[ProbeRes
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+    return f"{100 * share:+.1f}\u00a0%"
 
 
 def _goodput_figure(results: Sequence[ProbeResult]) -> KeyFigure | None:
