@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from chaoskit.daemon.ledger import LEDGER, Ledger, fold, read_ledger
 from chaoskit.daemon.recover import end_run, needs_recovery
 from chaoskit.journal import Record
+from chaoskit.world.process import RUN_MARK, is_alive, process_stat
 
 ids = st.sampled_from(["a#1", "b#1", "c#1"])
 events = st.lists(st.tuples(st.sampled_from(["intent", "undone", "unclean"]), ids), max_size=12)
@@ -78,14 +81,31 @@ def test_a_ledger_that_cannot_be_read_is_not_clean_until_it_was_recovered_twice(
     assert not needs_recovery(tmp_path)
 
 
-def test_ending_a_run_of_which_nothing_is_left_closes_it_and_is_idempotent(tmp_path: Path) -> None:
+def test_a_later_process_of_the_same_pid_is_not_touched_and_ending_twice_is_fine(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        stat = process_stat(stranger.pid)
+        assert stat is not None
+        ledger = Ledger(tmp_path)
+        ledger.write("spawn", role="learner-1", pid=stranger.pid, start_time=stat.start_time - 1)
+        ledger.write("intent", injection="a#1", fault="process.pause", until_t=1.0)
+        ledger.close()
+        for _ in range(2):
+            recovery = end_run(tmp_path, "test")
+            assert recovery.killed == ()
+            assert recovery.unproved == ()
+            assert not needs_recovery(tmp_path)
+        assert is_alive(stranger.pid, stat.start_time)
+        stranger.kill()
+
+
+def test_a_listed_and_a_marked_process_are_both_ended(tmp_path: Path) -> None:
+    marked = subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_MARK: str(tmp_path)})
+    listed = subprocess.Popen(["sleep", "60"])
+    stat = process_stat(listed.pid)
+    assert stat is not None
     ledger = Ledger(tmp_path)
-    # A pid that is ours but a start time that is not: a later process of the same number, which must not be touched.
-    ledger.write("spawn", role="learner-1", pid=1, start_time=1)
-    ledger.write("intent", injection="a#1", fault="process.pause", until_t=1.0)
+    ledger.write("spawn", role="learner-1", pid=listed.pid, start_time=stat.start_time)
     ledger.close()
-    for _ in range(2):
-        recovery = end_run(tmp_path, "test")
-        assert recovery.killed == ()
-        assert recovery.unproved == ()
-        assert not needs_recovery(tmp_path)
+    recovery = end_run(tmp_path, "test")
+    assert set(recovery.killed) == {f"learner-1 (pid {listed.pid})", f"marked process (pid {marked.pid})"}
+    assert recovery.unproved == ()

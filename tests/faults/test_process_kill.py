@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from chaoskit.world.process import process_stat
 from tests.conftest import Start
+from tests.toy.runs import TARGET
 
 pytestmark = pytest.mark.process
 
@@ -26,6 +30,21 @@ def test_the_role_dies_by_signal_9_and_comes_back_as_another_process(start: Star
     assert undone["clean"]
     assert undone["evidence"]["worker-1_new_pid"] != pid
     assert (run.run_dir / "tape" / "worker-1.2.jsonl").exists()
+
+
+def test_what_the_role_had_started_dies_with_it(start: Start, tmp_path: Path) -> None:
+    text = TARGET.read_text().replace('"worker", "--role"', '"worker", "--child", "--role"')
+    (tmp_path / "target.toml").write_text(text.replace("{here}", str(TARGET.parent)))
+    kill = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "20 ms"\nrestart-after = "40 s"'
+    run = start(kill, target=tmp_path / "target.toml")
+    run.wait_for_kinds("landed")
+    lines = (run.run_dir / "tape" / "worker-1.1.jsonl").read_text().splitlines()
+    (child,) = [record["pid"] for record in map(json.loads, lines) if record["kind"] == "child"]
+    stat = process_stat(child)
+    assert stat is None or stat.state == "Z"
+    run.runner.terminate()
+    run.end()
+    run.assert_clean()
 
 
 def test_several_roles_die_at_once(start: Start) -> None:

@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -110,11 +111,15 @@ def main() -> None:
     parser.add_argument("--state", type=Path)
     parser.add_argument("--tape", type=Path)
     parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--child", action="store_true", help="start a process that would outlive this one")
     arguments = parser.parse_args()
     if arguments.part == "dies":
         sys.exit("this role dies at start, as it was asked to")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     tape = Tape(arguments.tape, arguments.role)
+    if arguments.child:
+        child = subprocess.Popen(["sleep", "60"])
+        tape.write("child", pid=child.pid)
     if arguments.part == "counter":
         counter(tape, arguments.state, arguments.rounds)
     else:
