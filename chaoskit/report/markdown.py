@@ -23,6 +23,7 @@ def render(summary: Summary) -> str:
         f"{_safe(conclusion.why)} Exit code {conclusion.exit_code}.",
         _figures(summary),
         _residue(summary.residue),
+        *map(_safe, summary.notes),
         _probes(summary.probes, summary.not_run),
         _injections(summary.injections),
         _rejoins(summary),

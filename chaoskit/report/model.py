@@ -230,3 +230,5 @@ class Summary:
     rejoins: tuple[Rejoin, ...]
     fidelity: tuple[Fidelity, ...]
     residue: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What the reader must know of the records themselves: lines that were cut or damaged."""

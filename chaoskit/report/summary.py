@@ -121,8 +121,19 @@ def summarise(
         rejoins=rejoins,
         fidelity=tuple(Fidelity(kind, *(fidelity or {})[kind]) for kind in used if kind in (fidelity or {})),
         residue=residue_of(history),
+        notes=_notes(history),
     )
     return without_secrets(summary)
+
+
+def _notes(history: History) -> tuple[str, ...]:
+    notes = []
+    if history.damaged:
+        where = ", ".join(history.damaged_at[:3])
+        notes.append(f"{history.damaged} damaged lines of event tapes are left out, first at {where}.")
+    if history.torn:
+        notes.append("The last line of the journal was cut: its writer was killed.")
+    return tuple(notes)
 
 
 def _control_curve(control: History) -> Curve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import given, settings
@@ -161,6 +162,14 @@ def test_a_tape_of_another_trainer_never_breaks_the_report(told: list[tuple[floa
     found = summarise(history, history, [result("loss", "loss", "fine.", measured=float("nan"))], command="c")
     for render in (json_report.render, markdown.render, junit.render):
         assert render(found)
+
+
+def test_damaged_records_are_told_and_a_whole_history_has_no_notes(summary: Summary) -> None:
+    assert summary.notes == ()
+    damaged = dataclasses.replace(made_of(HEADER, END), damaged=4, damaged_at=("tape/syncer.1.jsonl:7",), torn=True)
+    found = summarise(damaged, None, [], command="c")
+    assert [note.split()[0] for note in found.notes] == ["4", "The"]
+    assert "tape/syncer.1.jsonl:7" in markdown.render(found)
 
 
 def test_an_empty_history_still_has_a_report() -> None:

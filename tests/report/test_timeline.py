@@ -58,6 +58,16 @@ def test_a_paused_learner_is_paused_and_keeps_its_incarnation(sample_history: Hi
     assert states(sample_history, "learner-2")[-3:] == [("up", 1), ("paused", 1), ("up", 1)]
 
 
+def test_a_learner_that_died_in_its_pause_is_down_and_not_paused() -> None:
+    told: list[Told] = [
+        (1.0, "learner-0", "start", {"role": "learner-0"}),
+        (2.0, "learner-0", "ready", {"incarnation": 1}),
+        (10.0, "daemon", "exit", {"role": "learner-0", "signal": 9, "expected": False}),
+    ]
+    history = made_of(HEADER, *told, *injected(1, 5, 20, fault="process.pause"), END)
+    assert states(history, "learner-0") == [("up", 1), ("paused", 1), ("down", 1)]
+
+
 def test_learners_come_first_and_each_has_its_step_rate(sample_history: History) -> None:
     lanes = lanes_of(sample_history, clock_of(sample_history))
     assert [lane.role for lane in lanes] == [*(f"learner-{n}" for n in range(4)), "evaluator", "syncer"]
