@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toy.runs import ToyRun, plan_text, start_run
+from tests.toy.runs import ROUNDS, ToyRun, plan_text, start_run
 
 Start = Callable[..., ToyRun]
 
@@ -18,6 +18,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Deep on purpose: a unix socket's address may have 108 bytes only."""
     folder = tmp_path_factory.mktemp("reports") / ("deep" * 20)
     folder.mkdir()
+    plan = folder.parent / "control.toml"
+    plan.write_text(plan_text("", name="control-only"))
+    start_run(plan, folder, "control-only", rounds=50).end()
+    assert len(list((folder / "control").iterdir())) == 1
     return folder
 
 
@@ -29,11 +33,11 @@ def start(reports: Path, tmp_path: Path) -> Iterator[Start]:
     """start(faults) -> ToyRun, whose processes are ended after the test whatever it did."""
     runs: list[ToyRun] = []
 
-    def begin(faults: str, *options: str, **settings: object) -> ToyRun:
+    def begin(faults: str, *options: str, rounds: int = ROUNDS, **settings: object) -> ToyRun:
         name = f"toy{next(_numbers)}"
         plan = tmp_path / f"{name}.toml"
         plan.write_text(plan_text(faults, name=name, **settings))  # type: ignore[arg-type]
-        run = start_run(plan, reports, name, *options)
+        run = start_run(plan, reports, name, *options, rounds=rounds)
         runs.append(run)
         return run
 

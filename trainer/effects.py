@@ -49,6 +49,8 @@ class Stepped:
 
     loss: float
     step_s: float
+    blocked_s: float | None = None
+    """Time of the step in which the training thread neither ran nor could have run; None where nobody measures it."""
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,8 @@ class Learner:
                 return self._received(message, payload)
             case Closed(connection, why, bad_frame) if connection == self._connection:
                 return self._lost(why, bad_frame)
-            case Stepped(loss, step_s):
-                return self._stepped(loss, step_s)
+            case Stepped():
+                return self._stepped(event)
             case Terminate(reason):
                 return self._stop(reason)
         return []
@@ -217,12 +217,13 @@ class Learner:
 
     # ---- training
 
-    def _stepped(self, loss: float, step_s: float) -> list[Effect]:
+    def _stepped(self, stepped: Stepped) -> list[Effect]:
         self.cursor += 1
+        told: dict[str, object] = {"loss": round(stepped.loss, 5), "step_s": round(stepped.step_s, 6)}
+        if stepped.blocked_s is not None:
+            told["blocked_s"] = round(stepped.blocked_s, 6)
         if self.state != "ready":
-            out: list[Effect] = [
-                Record("detached-step", {"step": self.cursor, "loss": round(loss, 5), "step_s": round(step_s, 6)})
-            ]
+            out: list[Effect] = [Record("detached-step", {"step": self.cursor, **told})]
             return out + (self._adopt_all_when_complete() if self.state == "joining" else [])
         incarnation = self._live()
         incarnation.tokens += self.config.tokens_per_step
@@ -231,9 +232,9 @@ class Learner:
         out = [
             Record("step", {
                 "incarnation": incarnation.number, "step": self.cursor, "tokens": incarnation.tokens,
-                "loss": round(loss, 5), "step_s": round(step_s, 6),
+                **told,
             }),
-            Send(self._connection, self._progress(incarnation, step_s)),
+            Send(self._connection, self._progress(incarnation, stepped.step_s)),
         ]  # fmt: skip
         waiting, self._inbox = self._inbox, {}
         for key, (message, payload) in waiting.items():

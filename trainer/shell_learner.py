@@ -27,6 +27,7 @@ from trainer.learner import Learner
 from trainer.messages import Hello, Message, Welcome
 from trainer.network import Conversation, Outbox, tune
 from trainer.options import RoleOptions
+from trainer.stopwatch import Stopwatch
 from trainer.tape import Tape
 from trainer.text import Corpus
 from trainer.wire import Decoder, Frame
@@ -194,22 +195,21 @@ class _Trainer:
     def run(self, asked_to_end: list[str]) -> int:
         from trainer.model import train_step
 
-        boundary = time.monotonic()
+        stopwatch = Stopwatch()
         while self.exit_code is None:
             if asked_to_end:
                 self._dispatch(Terminate(asked_to_end[0]))
                 break
             if not self.machine.has_state:
                 self._wait_for_first_state()
-                boundary = time.monotonic()
+                stopwatch.restart()
                 continue
             batch = self.corpus.batch_for(self.index, self.machine.cursor)
             loss = train_step(self.transformer, self.optimiser, batch)
-            now = time.monotonic()
+            step_s, blocked_s = stopwatch.lap()
             self._take_what_arrived()
             if self.exit_code is None:
-                self._dispatch(Stepped(loss, now - boundary))
-            boundary = now
+                self._dispatch(Stepped(loss, step_s, blocked_s))
         return self.exit_code or 0
 
     def _wait_for_first_state(self) -> None:

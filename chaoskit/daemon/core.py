@@ -107,7 +107,11 @@ class Daemon:
         steady_since: float | None = None
         while steady_since is None or time.monotonic() < steady_since + self._plan.run.steady_s:
             await self._tick()
+            gone = [name for name in self._target.roles_by_name if self._world.exit_of(name) is not None]
             missing = [name for name in self._target.roles_by_name if not self._world.is_up(name)]
+            if gone:
+                why = f"{', '.join(gone)} ended by itself before the steady state was reached"
+                raise RunEndedError("inconclusive", f"{why}; see {self._run_dir / 'logs'}")
             if missing:
                 steady_since = None
                 if time.monotonic() > gate_deadline:

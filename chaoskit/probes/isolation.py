@@ -1,7 +1,10 @@
 """Isolation: nobody else pays for a fault. That is what "decoupled" means, and it is measured here.
 
 Speeds are ratios inside one run: a shared machine is faster in one minute than in the next, and the control
-run may have been made yesterday.
+run may have been made yesterday. Even inside one run the machine may turn slow just when a fault is on. So a tape
+may tell how much of each step the learner was blocked (`step.blocked_s`: neither on a core nor ready for one), and a
+learner that steps slowly without being blocked was slowed by the machine, and not by its peers. What this cannot see
+is a peer that takes the cores away by spinning; the control run's pace, in the detail, hints at it.
 """
 
 from __future__ import annotations
@@ -40,10 +43,15 @@ class _Pace:
     "L8",
     "isolation",
     "A learner that no fault touches steps during a fault at no less than a share of its own rate without"
-    " faults, and never stalls.",
+    " faults, or is free to step for that share of the time, and never stalls.",
     needs=("step", "intent"),
     settings=(
-        Setting(name="rate", unit="share", default=0.5, about="the least share of its own rate outside faults"),
+        Setting(
+            name="rate",
+            unit="share",
+            default=0.5,
+            about="the least share of its own rate outside faults, or of its time unblocked",
+        ),
         Setting(
             name="stall",
             unit="duration",
@@ -72,6 +80,8 @@ def isolation(case: Case) -> Finding:
                 continue
             window = (touch.start_s, min(touch.end_s, end_s))
             told = None if own_s is None else _pace_in(steps, window, own_s, case.tolerance["stall_s"])
+            if told is not None and 0 < told[0] < case.tolerance["rate_share"]:
+                told = _or_unblocked(case.history, learner, window, told)
             if told is None:
                 too_short += 1
             else:
@@ -132,6 +142,20 @@ def _pace_in(steps: list[float], window: tuple[float, float], own_s: float, stal
         return None
     share = own_s / max(median(after - before for before, after in pairwise(inside)), 1e-9)
     return share, f"{100 * share:.0f} % of its own rate outside faults"
+
+
+def _or_unblocked(
+    history: History, learner: str, window: tuple[float, float], told: tuple[float, str]
+) -> tuple[float, str]:
+    """The share of its time in which it was free to step, where the tape tells it and it is more than `told`."""
+    steps = [record for record in history.of("step") if record.node == learner and window[0] <= record.t <= window[1]]
+    took_s = sum(record["step_s"] for record in steps if "blocked_s" in record)
+    if took_s <= 0 or not all("blocked_s" in record for record in steps):
+        return told
+    free = 1 - sum(record["blocked_s"] for record in steps) / took_s
+    if free <= told[0]:
+        return told
+    return free, f"{told[1]}, but free to step for {100 * free:.0f} % of the time, so the machine was busy"
 
 
 def _against_control(case: Case, learner: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from chaoskit.daemon.ledger import LEDGER, Ledger, fold, read_ledger
 from chaoskit.daemon.recover import end_run, needs_recovery
 from chaoskit.journal import Record
-from chaoskit.world.process import RUN_MARK, is_alive, process_stat
+from chaoskit.world.process import RUN_MARK, is_alive, kill_exactly, process_stat
 
 ids = st.sampled_from(["a#1", "b#1", "c#1"])
 events = st.lists(st.tuples(st.sampled_from(["intent", "undone", "unclean"]), ids), max_size=12)
@@ -96,6 +97,16 @@ def test_a_later_process_of_the_same_pid_is_not_touched_and_ending_twice_is_fine
             assert not needs_recovery(tmp_path)
         assert is_alive(stranger.pid, stat.start_time)
         stranger.kill()
+
+
+def test_a_kill_needs_the_right_start_time() -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        stat = process_stat(stranger.pid)
+        assert stat is not None
+        kill_exactly(stranger.pid, stat.start_time - 1)
+        assert is_alive(stranger.pid, stat.start_time)
+        kill_exactly(stranger.pid, stat.start_time)
+        assert stranger.wait(timeout=10) == -signal.SIGKILL
 
 
 def test_a_listed_and_a_marked_process_are_both_ended(tmp_path: Path) -> None:

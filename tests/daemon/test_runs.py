@@ -113,6 +113,16 @@ def test_a_role_that_dies_at_start_ends_with_7_and_shows_its_last_words(tmp_path
     assert not needs_recovery(run_dir)
 
 
+def test_a_role_that_ends_before_the_steady_state_ends_with_2_at_once(tmp_path: Path) -> None:
+    text = TARGET.read_text().replace('"worker", "--role"', '"leaves", "--role"').replace("{here}", str(TARGET.parent))
+    (tmp_path / "target.toml").write_text(text)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE, target=tmp_path / "target.toml"))
+    done = chaoskit("run", plan, "--reports", tmp_path / "reports")
+    assert done.returncode == ExitCode.INCONCLUSIVE, done.stderr
+    assert "ended by itself before the steady state" in done.stderr
+
+
 def test_a_command_that_does_not_exist_is_named_with_its_line_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "target.toml").write_text(TARGET.read_text().replace("{python}", "no-such-python"))
     plan = tmp_path / "plan.toml"

@@ -220,6 +220,28 @@ def test_a_learner_that_comes_back_from_an_earlier_fault_is_not_an_untouched_nei
     assert result(run, "isolation").verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize(("blocked_share", "verdict"), [(0.05, Verdict.PASS), (0.7, Verdict.FAIL)])
+def test_a_slow_neighbour_was_slowed_by_its_peers_only_if_it_was_blocked(
+    blocked_share: float, verdict: Verdict
+) -> None:
+    run = make_run(faults=[Fault("pause", 0, 6, rounds=6)])
+    defects.neighbours_slowed_by_a_pause(run)
+    assert result(run, "isolation").verdict is Verdict.FAIL
+    for line in run.of("step"):
+        line.data["blocked_s"] = blocked_share * line.data["step_s"]
+    found = result(run, "isolation")
+    assert found.verdict is verdict
+    assert ("the machine was busy" in found.detail) == (verdict is Verdict.PASS)
+
+
+def test_a_stall_is_a_stall_though_no_step_tells_of_being_blocked() -> None:
+    run = make_run(faults=[Fault("pause", 0, 6, rounds=6)])
+    defects.neighbours_stall_during_a_pause(run)
+    for line in run.of("step"):
+        line.data["blocked_s"] = 0.0
+    assert result(run, "isolation").verdict is Verdict.FAIL
+
+
 def test_fault_windows_too_short_to_count_steps_in_are_not_judged() -> None:
     run = make_run(faults=[Fault("pause", 0, 0, rounds=1)], steps=1)
     assert result(run, "isolation").verdict is Verdict.NOT_RUN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from chaoskit.world.process import marked_processes
 RECORD_DEADLINE_S = 60.0
 CLEAN_DEADLINE_S = 5.0
 """The bar: no residue within 5 s."""
+ROUNDS = 200
 TARGET = Path(__file__).parent / "target.toml"
 
 
@@ -113,10 +115,14 @@ def pause() -> None:
     subprocess.run(["sleep", "0.02"], check=True)
 
 
-def start_run(plan: Path, reports: Path, name: str, *options: str) -> ToyRun:
-    """Start `chaoskit run PLAN`."""
+def start_run(plan: Path, reports: Path, name: str, *options: str, rounds: int = ROUNDS) -> ToyRun:
+    """Start `chaoskit run PLAN`. The target ends by itself after so many rounds of 20 ms.
+
+    The number travels by environment, so that runs of any length share one control run.
+    """
+    environment = os.environ | {"TOY_ROUNDS": str(rounds)}
     command = [sys.executable, "-P", "-m", "chaoskit.cli", "run", str(plan), "--reports", str(reports), *options]
     runner = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
     )
     return ToyRun(runner, reports, name)

@@ -3,7 +3,7 @@
 The daemon must not care what it runs. So its undo matrix is tried on this one, and the reference trainer is left to the
 tests that are about training. Only the standard library, so that nothing but the interpreter's start takes time.
 
-    python target.py counter --state DIR --tape FILE --rounds N
+    python target.py counter --state DIR --tape FILE      (rounds in TOY_ROUNDS)
     python target.py worker  --tape FILE            (address in TOY_COUNTER)
 """
 
@@ -75,7 +75,8 @@ def worker(tape: Tape, host: str, port: int) -> None:
             with socket.create_connection((host, port), timeout=1) as connection:
                 connection.settimeout(0.5)
                 connection.sendall(MESSAGE)
-                connection.recv(65536)
+                if not connection.recv(65536):
+                    raise ConnectionError("the counter is not there yet")
                 deadline = time.monotonic() + CONNECT_DEADLINE_S
                 while True:
                     step += 1
@@ -106,22 +107,23 @@ def alive(host: str, port: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["counter", "worker", "stubborn", "dies"])
+    parser.add_argument("part", choices=["counter", "worker", "dies", "leaves"])
     parser.add_argument("--role", default="")
     parser.add_argument("--state", type=Path)
     parser.add_argument("--tape", type=Path)
-    parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--child", action="store_true", help="start a process that would outlive this one")
     arguments = parser.parse_args()
     if arguments.part == "dies":
         sys.exit("this role dies at start, as it was asked to")
+    if arguments.part == "leaves":
+        sys.exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     tape = Tape(arguments.tape, arguments.role)
     if arguments.child:
         child = subprocess.Popen(["sleep", "60"])
         tape.write("child", pid=child.pid)
     if arguments.part == "counter":
-        counter(tape, arguments.state, arguments.rounds)
+        counter(tape, arguments.state, int(os.environ.get("TOY_ROUNDS", "200")))
     else:
         host, port = os.environ["TOY_COUNTER"].rsplit(":", 1)
         worker(tape, host, int(port))

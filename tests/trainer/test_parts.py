@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from trainer.merge import Contribution
 from trainer.messages import Fragment, Progress, Pull
 from trainer.model import Transformer, inner_optimiser, train_step, use_one_thread
 from trainer.network import OUTBOX_MAX, Outbox
+from trainer.stopwatch import Stopwatch
 from trainer.tape import Tape, versions_told
 from trainer.text import Corpus
 from trainer.wire import Decoder
@@ -323,3 +326,21 @@ def test_an_outbox_that_nobody_empties_ends_its_connection_and_stays_small() -> 
 
 def test_the_toy_configuration_is_one_that_could_run() -> None:
     assert toy_config().rounds_total == 40
+
+
+# ---- stopwatch
+
+
+def test_a_busy_lap_is_not_blocked_and_a_waiting_one_is() -> None:
+    stopwatch = Stopwatch()
+    begun_s = time.thread_time()
+    while time.thread_time() - begun_s < 0.05:
+        pass
+    busy_s, busy_blocked_s = stopwatch.lap()
+    threading.Event().wait(0.05)
+    idle_s, idle_blocked_s = stopwatch.lap()
+    if busy_blocked_s is None or idle_blocked_s is None:
+        pytest.skip("this kernel does not count how long a thread was ready to run (/proc/thread-self/schedstat)")
+    assert idle_blocked_s >= 0.045
+    # Compared with one another: how much of a busy lap a virtual machine takes away is not ours to say.
+    assert busy_blocked_s / busy_s < idle_blocked_s / idle_s
