@@ -81,7 +81,9 @@ def isolation(case: Case) -> Finding:
             window = (touch.start_s, min(touch.end_s, end_s))
             told = None if own_s is None else _pace_in(steps, window, own_s, case.tolerance["stall_s"])
             if told is not None and 0 < told[0] < case.tolerance["rate_share"]:
-                told = _or_unblocked(case.history, learner, window, told)
+                free = _free_share(case.history, learner, window)
+                if free >= case.tolerance["rate_share"]:
+                    told = free, f"{told[1]}, but free to step for {100 * free:.0f} % of the time: the machine was busy"
             if told is None:
                 too_short += 1
             else:
@@ -144,18 +146,13 @@ def _pace_in(steps: list[float], window: tuple[float, float], own_s: float, stal
     return share, f"{100 * share:.0f} % of its own rate outside faults"
 
 
-def _or_unblocked(
-    history: History, learner: str, window: tuple[float, float], told: tuple[float, str]
-) -> tuple[float, str]:
-    """The share of its time in which it was free to step, where the tape tells it and it is more than `told`."""
+def _free_share(history: History, learner: str, window: tuple[float, float]) -> float:
+    """The share of its time in which it was free to step; 0 where its tape does not tell."""
     steps = [record for record in history.of("step") if record.node == learner and window[0] <= record.t <= window[1]]
-    took_s = sum(record["step_s"] for record in steps if "blocked_s" in record)
+    took_s = sum(record["step_s"] for record in steps)
     if took_s <= 0 or not all("blocked_s" in record for record in steps):
-        return told
-    free = 1 - sum(record["blocked_s"] for record in steps) / took_s
-    if free <= told[0]:
-        return told
-    return free, f"{told[1]}, but free to step for {100 * free:.0f} % of the time, so the machine was busy"
+        return 0.0
+    return 1.0 - float(sum(record["blocked_s"] for record in steps)) / float(took_s)
 
 
 def _against_control(case: Case, learner: str) -> str:
