@@ -24,6 +24,7 @@ demo: venv ## train, kill, rejoin, judge, report: the whole thing on this machin
 
 lint: venv ## ruff and mypy (strict)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
 test: lint ## lint, then every test
