@@ -65,7 +65,7 @@ class ProcessKill(Fault):
             for role, end in ends.items()
         }
         landed = all(end is not None and end.signal == signal.SIGKILL for end in ends.values())
-        return Landing(landed, evidence | {"gone": [v.pid for v in self.victims if v.state() in (None, "Z")]})
+        return Landing(landed, evidence | {"gone_pids": [v.pid for v in self.victims if v.state() in (None, "Z")]})
 
     async def undo(self, world: World) -> Undoing:
         if world.ending():

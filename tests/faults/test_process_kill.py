@@ -26,7 +26,7 @@ def test_the_role_dies_by_signal_9_and_comes_back_as_another_process(start: Star
     gone = process_stat(pid)
     assert gone is None or gone.start_time != start_time
     assert landed["landed"]
-    assert landed["evidence"] == {"worker-1_ended_by": "signal 9", "gone": [pid]}
+    assert landed["evidence"] == {"worker-1_ended_by": "signal 9", "gone_pids": [pid]}
     assert undone["clean"]
     assert undone["evidence"]["worker-1_new_pid"] != pid
     assert (run.run_dir / "tape" / "worker-1.2.jsonl").exists()
