@@ -122,6 +122,7 @@ class _Shell:
         self.finished = asyncio.Event()
         self.timer: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.exit_code = 0
 
     async def serve(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
@@ -137,7 +138,7 @@ class _Shell:
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=2.0)
         self.tape.close()
-        return 0
+        return self.exit_code
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self.conversations) >= CONNECTIONS_PER_LEARNER * self.config.protocol.M + STRANGERS_MAX:
@@ -158,15 +159,30 @@ class _Shell:
 
         conversation = Conversation(reader, writer, self.config.timing, decoder, deliver)
         self.conversations[number] = conversation
+        closed = Closed(number, "its conversation broke off")
         try:
             ending = await conversation.run()
+            closed = Closed(number, ending.why, ending.bad_frame)
         finally:
             del self.conversations[number]
             self.tasks.discard(task)
-        self.dispatch(Closed(number, ending.why, ending.bad_frame))
+            self.dispatch(closed)
 
     def dispatch(self, event: Event) -> None:
-        """One event through the machine, its effects carried out in order, the timer set anew."""
+        """One event through the machine to the end. Whatever goes wrong there ends the process: what is in memory may
+        be ahead of the disk then, and a successor starts from what is durable."""
+        try:
+            self._handle(event)
+        except Exception:  # not only OSError: a caller that took a full disk for a broken socket would serve on
+            log.exception(
+                "cannot go on after %s; start the syncer again, it goes on from its state folder", type(event).__name__
+            )
+            self.exit_code = 1
+            self.machine.finished = True
+            self.finished.set()
+
+    def _handle(self, event: Event) -> None:
+        """The effects carried out in order, then the timer set anew."""
         for effect in self.machine.handle(time.monotonic(), event):
             self._carry_out(effect)
         if self.timer:

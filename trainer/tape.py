@@ -6,6 +6,7 @@ that was never written.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -31,7 +32,9 @@ class Tape:
     def write(self, now: float, kind: str, fields: Mapping[str, Any]) -> None:
         """Append one record; `now` is CLOCK_MONOTONIC in seconds, one clock for all processes of a machine."""
         if self._file >= 0:
-            os.write(self._file, _encode({"t": round(now, 6), "kind": kind, **fields}) + b"\n")
+            line = _encode({"t": round(now, 6), "kind": kind, **fields}) + b"\n"
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, "the event tape took only a part of a record: is the disk full?")
 
     def close(self) -> None:
         if self._file >= 0:
