@@ -86,6 +86,11 @@ def tokens_merged(a: Arrival) -> bool:
     return a.session is not None and (a.push.lo < a.session.merged_hi[a.push.fragment] or a.push.hi <= a.push.lo)
 
 
+def no_work(a: Arrival) -> bool:
+    """Tokens without steps have no weight `c_tokens^2 / c_steps`, and a merge of nothing else could not be done."""
+    return a.push.steps < 1
+
+
 def bad_digest(a: Arrival) -> bool:
     """S8, end to end: the frame's checksum guards the wire, this one guards everything between two memories."""
     return a.theta is None or digest_of(a.theta) != a.push.digest
@@ -107,6 +112,7 @@ CHECKS: dict[str, Check] = {
     "wrong-base": wrong_base,
     "too-stale": too_stale,
     "tokens-merged": tokens_merged,
+    "no-work": no_work,
     "bad-digest": bad_digest,
     "not-finite": not_finite,
 }

@@ -76,6 +76,8 @@ def _bad_push(name: str, world: World, push: Push, payload: bytes) -> tuple[Push
             change = {"base": push.base - 2}
         case "tokens-merged":
             change = {"lo": 0}
+        case "no-work":
+            change = {"steps": 0}
         case "bad-digest":
             payload = bytes(reversed(payload))
         case "not-finite":
