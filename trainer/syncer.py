@@ -87,6 +87,8 @@ class Syncer:
             if round_.stage == "grace":
                 times.append(round_.pull_at)
             times += [deadline for _, deadline in round_.waiting.values()]
+            if round_.stage == "pulling" and not round_.waiting:
+                times.append(self._give_up_at(round_))
         return float(min(times))
 
     def clock(self) -> list[int]:
@@ -272,19 +274,27 @@ class Syncer:
             return self._again(now, round_)
         round_.stage, round_.pull_at, round_.grace_s = "pulling", now, now - round_.quorum_at
         pulls: list[Effect] = []
+        capped = len(self._prompt(now, eligible)) >= self.config.protocol.K
         for session in eligible:
             session.pulls[round_.key] = now
-            round_.waiting[session.learner] = (session.incarnation, now + self._answer_s(now, session))
+            round_.waiting[session.learner] = (session.incarnation, now + self._answer_s(now, session, capped))
             pulls.append(Send(session.connection, Pull(round_.number, round_.fragment, round_.attempt)))
         return [Record("pull", {**round_.fields(), "learners": list(round_.waiting)}), *pulls]
 
-    def _answer_s(self, now: float, session: Session) -> float:
-        """[?] An answer may take tau steps, or three times what it usually takes this learner, but no longer than H
-        steps. A fixed limit would shut out a learner behind a slow link for ever."""
+    def _answer_s(self, now: float, session: Session, capped: bool) -> float:
+        """[?] An answer may take tau steps, or three times what it usually takes this learner; where `capped`, no
+        longer than H steps, so that a learner behind a slow link does not hold back a quorum that is prompt without
+        it."""
         protocol, xi_step = self.config.protocol, self.members.xi_step(now)
         longest = protocol.H * xi_step
         usual = ANSWERS_WAITED * session.xi_answer.value if session.xi_answer.started else longest
-        return max(ANSWER_S_MIN, min(longest, max(protocol.tau * xi_step, usual)))
+        wanted = max(protocol.tau * xi_step, usual)
+        return max(ANSWER_S_MIN, min(longest, wanted) if capped else wanted)
+
+    def _prompt(self, now: float, sessions: Sequence[Session]) -> list[Session]:
+        """Those that answer within H steps, as far as is known."""
+        longest = max(ANSWER_S_MIN, self.config.protocol.H * self.members.xi_step(now))
+        return [session for session in sessions if session.xi_answer.value <= longest]
 
     def _collect(self, now: float, round_: Round) -> list[Effect]:
         for learner, (incarnation, deadline) in list(round_.waiting.items()):
@@ -294,12 +304,26 @@ class Syncer:
             elif now >= deadline:
                 del round_.waiting[learner]
                 session.overdue.add(round_.key)
-        if round_.waiting:
+        if round_.waiting or self._needs_the_overdue(now, round_):
             return []
         out, standing = self._standing(now, round_)
         if len(standing) < self.config.protocol.K:
             return out + self._again(now, round_)
         return out + self._merge(now, round_, standing)
+
+    def _needs_the_overdue(self, now: float, round_: Round) -> bool:
+        """Whether only answers that are late already can make the quorum. Another attempt would make them void, and be
+        late itself: with a round trip above H steps no attempt would ever come to its end."""
+        K = self.config.protocol.K
+        answered = sum(self._is_current(answer) for answer in round_.answers.values())
+        overdue = sum(round_.key in session.overdue for session in self.members.sessions.values())
+        if answered >= K or answered + overdue < K or now >= self._give_up_at(round_):
+            return False
+        return len(self._prompt(now, self.members.eligible(round_.fragment))) < K
+
+    def _give_up_at(self, round_: Round) -> float:
+        """When a learner that has said nothing since the pull would be closed for its silence."""
+        return round_.pull_at + self.config.timing.idle_s
 
     def _standing(self, now: float, round_: Round) -> tuple[list[Effect], list[Contribution]]:
         """The answers that may be merged now: the quorum is counted again over these, by learner, not by message (S3).

@@ -91,6 +91,38 @@ def test_an_incarnation_is_durable_before_it_is_handed_out() -> None:
                 assert incarnation in durable.values()
 
 
+# ---- slow links
+
+
+@pytest.mark.parametrize("K", [1, 2, 4])
+def test_a_round_trip_of_twice_h_steps_slows_a_run_down_and_does_not_stop_it(K: int) -> None:
+    world = World(toy_config(K=K))
+    world.delay_s = lambda _link, _message: 0.08  # H steps take 0.08 s
+    world.run()
+    assert world.finished
+    assert broken(world) == []
+    merged = [part["learner"] for record in world.records("merge")[12:] for part in record["contributions"]]
+    assert min(merged.count(f"learner-{index}") for index in range(4)) >= 5  # nobody is left out for good
+
+
+def test_a_slow_learner_that_the_quorum_does_not_need_holds_nobody_back() -> None:
+    world = World(toy_config(K=2, steps=160))
+    world.delay_s = lambda link, _message: 0.08 if "learner-3" in link else 0.001
+    fast = World(toy_config(K=2, steps=160)).run()
+    world.run()
+    assert world.finished
+    assert world.now - 1000.0 < 2 * (fast.now - 1000.0)
+
+
+def test_a_learner_that_never_answers_is_given_up_when_others_can_make_the_quorum() -> None:
+    world = World(toy_config(K=3, steps=160))
+    world.delay_s = lambda _link, _message: 0.08
+    world.lost = lambda link, message: link == "learner-0->syncer" and isinstance(message, Push)
+    world.run(until_s=120.0)
+    assert world.finished
+    assert broken(world) == []
+
+
 # ---- death and rejoin
 
 
