@@ -1,6 +1,6 @@
 """What the syncer keeps on disk: the newest state of each fragment, the members, and the contributions for replay.
 
-    STATE/config.json  run.json                         written once
+    STATE/run.json                                      seed, run and configuration, written once
     STATE/durable/fragment-003.bin                      theta, momentum, version, cursors, the merge's tape record
     STATE/durable/fragment-003.last.bin                 the version before it
     STATE/durable/members.bin                           incarnations, processes, cursors
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ MAGIC = b"DDLS"
 _HEAD = struct.Struct("<4sIQ")
 _SUM = struct.Struct("<Q")
 MIB = 1024 * 1024
+HOW_TO_GO_ON = "Bring it back from a copy, or start a new run in an empty folder"
 
 
 class DurableError(Exception):
@@ -68,10 +69,14 @@ def unpack(path: Path) -> tuple[dict[str, Any], bytes]:
     data = path.read_bytes()
     whole = len(data) >= _HEAD.size + _SUM.size and data[:4] == MAGIC
     if not whole or _SUM.unpack_from(data, len(data) - _SUM.size)[0] != xxhash.xxh3_64_intdigest(data[: -_SUM.size]):
-        raise DurableError(
-            f"{path}: damaged (its checksum does not match). If {path.stem}.last.bin is whole, moving it here goes "
-            "back one version, which learners may have seen: do so only when all learners are started afresh"
-        )
+        last = path.with_name(f"{path.stem}.last.bin")
+        hint = HOW_TO_GO_ON
+        if last.exists():
+            hint = (
+                f"If {last.name} is whole, moving it here goes back one version, which learners may have seen: do so "
+                "only when all learners are started afresh"
+            )
+        raise DurableError(f"{path}: damaged (its checksum does not match). {hint}")
     _, meta_bytes, body_bytes = _HEAD.unpack_from(data)
     body = data[_HEAD.size + meta_bytes :][:body_bytes]
     return msgspec.msgpack.decode(data[_HEAD.size : _HEAD.size + meta_bytes]), body
@@ -140,14 +145,12 @@ class Store:
             DurableError: something is damaged; nothing is overwritten then.
         """
         state = SyncerState.fresh(self.fragments, seed)
-        try:
-            stored = [read_fragment(self.state_dir, fragment) for fragment in self.fragments]
-            members, _ = unpack(self.state_dir / "durable" / "members.bin")
-        except FileNotFoundError as missing:
-            if any(path.exists() for path in self._newest_paths()) and self._was_complete():
-                raise DurableError(f"{missing.filename}: this state file is gone; the others are there") from None
+        if missing := self._missing():
+            self._refuse_to_begin_again(missing)
             self._begin(state)
             return state, [None] * len(self.fragments)
+        stored = [read_fragment(self.state_dir, fragment) for fragment in self.fragments]
+        members, _ = unpack(self._members_path)
         state.theta = [fragment.theta for fragment in stored]
         state.momentum = [fragment.momentum for fragment in stored]
         state.versions = [fragment.version for fragment in stored]
@@ -157,12 +160,24 @@ class Store:
                 state.cursors[learner] = max(cursor, state.cursors.get(learner, 0))
         return state, [fragment.record for fragment in stored]
 
-    def _newest_paths(self) -> Iterator[Path]:
-        yield from (_fragment_path(self.state_dir, fragment.index) for fragment in self.fragments)
+    @property
+    def _members_path(self) -> Path:
+        return self.state_dir / "durable" / "members.bin"
 
-    def _was_complete(self) -> bool:
-        """`members.bin` is written last at the first start: without it, that start never came to its end."""
-        return (self.state_dir / "durable" / "members.bin").exists()
+    def _missing(self) -> list[Path]:
+        fragments = [_fragment_path(self.state_dir, fragment.index) for fragment in self.fragments]
+        return [path for path in (*fragments, self._members_path) if not path.exists()]
+
+    def _refuse_to_begin_again(self, missing: Sequence[Path]) -> None:
+        """`members.bin` is written last at the first start: without it, and without any merge, that start never came
+        to its end. In every other case something was lost, and beginning again would overwrite the rest."""
+        begun = self._members_path not in missing
+        for fragment in self.fragments:
+            if _fragment_path(self.state_dir, fragment.index) not in missing:
+                begun = begun or read_fragment(self.state_dir, fragment).version > 0
+        if begun:
+            gone = ", ".join(str(path) for path in missing)
+            raise DurableError(f"{gone}: gone, though this run has begun. {HOW_TO_GO_ON}")
 
     def _begin(self, state: SyncerState) -> None:
         for fragment in self.fragments:
@@ -175,7 +190,7 @@ class Store:
             "incarnations": dict(members.incarnations), "processes": dict(members.processes),
             "cursors": dict(members.cursors),
         }  # fmt: skip
-        write_synced(self.state_dir / "durable" / "members.bin", pack(meta, b""))
+        write_synced(self._members_path, pack(meta, b""))
 
     def persist_merge(self, merge: PersistMerge) -> None:
         """Contributions first: a version that is durable can always be replayed."""
@@ -209,7 +224,7 @@ class Store:
         self._bytes_left -= len(data)
         path = contribution_path(self.state_dir, merge.fragment, merge.version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)  # not synced: a process that is killed loses nothing that it has written
+        path.write_bytes(data)  # not synced: the death of this process loses nothing written; that of the machine may
 
 
 def contribution_path(state_dir: Path, index: int, version: int) -> Path:

@@ -265,8 +265,33 @@ def test_a_start_that_never_came_to_its_end_is_begun_again_and_a_lost_file_is_no
     state, _ = Store(tmp_path, fragments, 1).load(seed=1)
     assert state.versions == [0, 0]
     (tmp_path / "durable" / "fragment-001.bin").unlink()
-    with pytest.raises(DurableError, match="this state file is gone"):
+    with pytest.raises(DurableError, match="gone"):
         Store(tmp_path, fragments, 1).load(seed=1)
+
+
+@pytest.mark.parametrize("lost", ["members.bin", "fragment-001.bin"])
+def test_a_trained_model_is_never_overwritten_because_another_state_file_is_lost(lost: str, tmp_path: Path) -> None:
+    fragments = toy_fragments(2)
+    store = Store(tmp_path, fragments, 0)
+    store.load(seed=1)
+    store.persist_merge(persisted(1, 2.5))
+    (tmp_path / "durable" / lost).unlink()
+    with pytest.raises(DurableError) as error:
+        Store(tmp_path, fragments, 0).load(seed=1)
+    assert str(tmp_path / "durable" / lost) in str(error.value)
+    assert "a new run in an empty folder" in str(error.value)
+    assert read_fragment(tmp_path, fragments[0]).version == 1
+    assert not (tmp_path / "durable" / lost).exists()
+
+
+def test_a_damaged_file_is_told_of_its_predecessor_only_when_it_has_one(tmp_path: Path) -> None:
+    store = Store(tmp_path, toy_fragments(1), 0)
+    store.load(seed=1)
+    for name in ("members", "fragment-000"):
+        (tmp_path / "durable" / f"{name}.bin").write_bytes(b"garbage")
+        with pytest.raises(DurableError) as error:
+            Store(tmp_path, toy_fragments(1), 0).load(seed=1)
+        assert "last.bin" not in str(error.value)
 
 
 def test_recorded_contributions_are_bounded(tmp_path: Path) -> None:
