@@ -23,7 +23,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trainer.config import Config
+from trainer.config import Config, ConfigError
+from trainer.text import Corpus
 
 POLL_S = 0.1
 LEAVE_S = 10.0
@@ -86,6 +87,9 @@ class Run:
         path = self.folder / "logs" / f"{role}.{self.starts[role]}.log"
         return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
+    def learners_alive(self) -> int:
+        return sum(process.poll() is None for role, process in self.processes.items() if role.startswith("learner-"))
+
     def stop(self) -> None:
         """SIGTERM to all, SIGKILL to those that do not obey; returns when all are gone."""
         for process in self.processes.values():
@@ -127,8 +131,14 @@ def to_toml(config: Config) -> str:
 
 
 def run(config: Config, *, out: Path | None, seed: int, console: Console | None = None) -> int:
-    """Train once and say the final loss of the global parameters. Returns 0, 1 when a role failed, 130 on Ctrl-C."""
+    """Train once and say the final loss of the global parameters. Returns 0, 1 when a role failed, 130 on Ctrl-C.
+
+    Raises:
+        ConfigError: before anything is started: the text is too short, or `out` holds something already.
+    """
     console = console or Console()
+    Corpus(config, seed)
+    _refuse_to_mix(out)
     with _folder(out) as folder:
         training = Run(folder, config, seed)
 
@@ -153,6 +163,12 @@ def run(config: Config, *, out: Path | None, seed: int, console: Console | None 
         return code
 
 
+def _refuse_to_mix(out: Path | None) -> None:
+    """A syncer goes on from what is in its folder: started in a finished run's, it would train nothing."""
+    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out {out}: not an empty folder; name one that does not exist yet, or delete this one")
+
+
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
     if out:
@@ -168,13 +184,15 @@ def _follow(training: Run, console: Console) -> tuple[int, float | None]:
     syncer, evaluator = TapeReader(training.tape("syncer")), TapeReader(training.tape("evaluator"))
     loss: float | None = None
     reported: set[str] = set()
-    total = training.config.rounds_total
+    total, merges = training.config.rounds_total, 0
     about, done = TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total} merges")
     with Progress(about, BarColumn(), done, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("starting", total=total)
         while True:
             ended = training.processes["syncer"].poll() is not None
-            progress.advance(task, sum(record["kind"] == "merge" for record in syncer.new()))
+            alive = training.learners_alive()
+            merges += sum(record["kind"] == "merge" for record in syncer.new())
+            progress.update(task, completed=merges)
             for record in evaluator.new():
                 if record["kind"] == "eval":
                     loss = record["loss"]
@@ -185,6 +203,12 @@ def _follow(training: Run, console: Console) -> tuple[int, float | None]:
                     console.print(f"{role} ended with {process.returncode}:\n{training.log_tail(role)}")
             if ended:
                 break
+            # Learners end before the syncer, but never before the last merge is on its tape.
+            if alive < training.config.protocol.K and merges < total:
+                console.print(
+                    f"{alive} learners are left, protocol.K = {training.config.protocol.K}: no merge can come"
+                )
+                return 1, loss
             time.sleep(POLL_S)
     code = training.processes["syncer"].returncode
     if code != 0:
