@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from trainer.config import Config, from_mapping
 from trainer.effects import PersistMembers, PersistMerge
 from trainer.fragments import Fragment
 from trainer.merge import Contribution
@@ -104,6 +105,29 @@ def write_synced(path: Path, data: bytes, keep: Path | None = None) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@dataclass(frozen=True)
+class RunNote:
+    """Content of run.json."""
+
+    seed: int
+    config: Config
+
+
+def read_run(state_dir: Path) -> RunNote:
+    """What the first syncer of this state folder was started with.
+
+    Raises:
+        FileNotFoundError: no syncer has been here yet.
+        DurableError: run.json is damaged.
+    """
+    path = state_dir / "run.json"
+    try:
+        about = msgspec.json.decode(path.read_bytes())
+        return RunNote(about["seed"], from_mapping(about["config"], str(path)))
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise DurableError(f"{path}: damaged ({error!r}). {HOW_TO_GO_ON}") from None
 
 
 def read_fragment(state_dir: Path, fragment: Fragment) -> StoredFragment:

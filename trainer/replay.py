@@ -7,6 +7,7 @@ outer state has changed behind the tape's back (S11).
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from typing import TextIO
 import msgspec
 import numpy as np
 
-from trainer.config import Config, from_mapping
-from trainer.durable import DurableError, read_contributions, read_fragment
+from trainer.config import Config
+from trainer.durable import DurableError, read_contributions, read_fragment, read_run
 from trainer.fragments import Fragment, digest_of, fragments_of, initial_theta
 from trainer.merge import merge
+
+log = logging.getLogger("trainer.replay")
 
 
 @dataclass(frozen=True)
@@ -61,19 +64,31 @@ def replay_fragment(state_dir: Path, config: Config, fragment: Fragment, seed: i
 
 
 def run(run_dir: Path, *, prune: bool = False, out: TextIO = sys.stdout) -> int:
-    """Replay a whole run. `prune`: then delete the contributions, if the durable state agrees."""
+    """Replay a whole run; 1 when a digest differs from the durable state, 0 otherwise. `prune`: then delete the
+    contributions, if they lead to the durable state."""
     state_dir = find_state(run_dir)
-    about = msgspec.json.decode((state_dir / "run.json").read_bytes())
-    config = from_mapping(about["config"], str(state_dir / "run.json"))
-    agrees = True
+    about = read_run(state_dir)
+    config = about.config
+    agrees, differs = True, False
     for fragment in fragments_of(config.model, config.protocol.P):
         last = None
-        for last in replay_fragment(state_dir, config, fragment, about["seed"]):
+        for last in replay_fragment(state_dir, config, fragment, about.seed):
             out.write(msgspec.json.encode(last).decode() + "\n")
         stored = read_fragment(state_dir, fragment)
-        newest = (stored.version, digest_of(stored.theta))
-        agrees = agrees and last is not None and (last.version, last.digest) == newest
+        if last is None or last.version != stored.version:
+            recorded = last.version if last else "none"
+            agrees = False
+            log.warning(
+                "fragment %d: recorded contributions end at version %s, the durable one is %d",
+                fragment.index, recorded, stored.version,
+            )  # fmt: skip
+        elif last.digest != digest_of(stored.theta):
+            agrees, differs = False, True
+            log.error(
+                "fragment %d, version %d: the replay gives %s, the durable state is %s",
+                fragment.index, stored.version, last.digest, digest_of(stored.theta),
+            )  # fmt: skip
     out.flush()
     if prune and agrees:
         shutil.rmtree(state_dir / "contributions", ignore_errors=True)
-    return 0
+    return 1 if differs else 0

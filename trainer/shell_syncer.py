@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from trainer.config import Config
-from trainer.durable import Store
+from trainer.durable import DurableError, Store, read_run, write_synced
 from trainer.effects import (
     Close,
     Closed,
@@ -52,8 +52,8 @@ def run(options: RoleOptions) -> int:
     recording = options.config.recording
     tape = Tape(options.tape, "syncer", time.monotonic())
     store = Store(options.state, fragments, recording.contributions_mib_max if recording.contributions else 0)
+    note_or_check_run(options)
     state, records = store.load(options.seed)
-    write_run_files(options)
     machine = Syncer(options.config, fragments, state, options.run_id)
     listener = _listen(options.config)
     _publish_address(options.state, listener)
@@ -62,12 +62,27 @@ def run(options: RoleOptions) -> int:
     return asyncio.run(shell.serve(listener))
 
 
-def write_run_files(options: RoleOptions) -> None:
-    """What `replay` needs to know of this run, written once."""
+def note_or_check_run(options: RoleOptions) -> None:
+    """Write what `replay` needs to know of this run; of one that has begun, check that it goes on as the same run.
+
+    Raises:
+        DurableError: the state folder belongs to another seed or configuration, or its run.json is damaged.
+    """
     path = options.state / "run.json"
     if not path.exists():
         content = {"seed": options.seed, "run_id": options.run_id, "config": msgspec.to_builtins(options.config)}
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+        write_synced(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+        return
+    about = read_run(options.state)
+    for what, begun, now in (
+        ("seed", about.seed, options.seed),
+        ("configuration", about.config.digest(), options.config.digest()),
+    ):
+        if begun != now:
+            raise DurableError(
+                f"{path}: this run began with {what} {begun}, the syncer is started with {now}. Start it as before, or "
+                "start a new run in an empty folder"
+            )
 
 
 def _listen(config: Config) -> socket.socket:
