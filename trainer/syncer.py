@@ -20,7 +20,7 @@ from trainer.config import Config
 from trainer.effects import Close, Closed, Effect, Event, Finish, PersistMerge, Received, Record, Send, Terminate
 from trainer.fragments import Fragment, digest_of
 from trainer.membership import Average, Members, Session
-from trainer.merge import Contribution, Merged, in_canonical_order, merge, norm_ratios, outer_gradient
+from trainer.merge import Contribution, Merged, in_canonical_order, length, merge, norm_ratios, outer_gradient
 from trainer.messages import Cause, Hello, Ping, Progress, Pull, Push, Ready, Reject, Stop
 from trainer.messages import Fragment as FragmentMessage
 from trainer.rounds import Round, number_of
@@ -337,7 +337,7 @@ class Syncer:
         ratios = norm_ratios([outer_gradient(self.state.theta[round_.fragment], a) for a in answers])
         for answer, ratio in zip(answers, ratios, strict=True):
             if guard and ratio > guard:
-                out += self._reject_for_norm(now, round_, answer)
+                out += self._reject_answer(now, round_, answer, "norm")
             else:
                 standing.append(answer)
         return out, standing
@@ -346,24 +346,29 @@ class Syncer:
         session = self.members.sessions.get(answer.learner)
         return session is not None and session.incarnation == answer.incarnation and session.ready
 
-    def _reject_for_norm(self, now: float, round_: Round, answer: Contribution) -> list[Effect]:
+    def _reject_answer(self, now: float, round_: Round, answer: Contribution, why: str) -> list[Effect]:
         session = self.members.sessions[answer.learner]
         session.c_steps[round_.fragment] = 0  # it must overwrite its copy before it is asked again
         push = Push(
             answer.incarnation, 0, round_.number, round_.fragment, round_.attempt, answer.base, answer.lo, answer.hi,
             answer.steps, answer.id, answer.digest,
         )  # fmt: skip
-        return self._reject(now, session.connection, answer.learner, push, "norm")
+        return self._reject(now, session.connection, answer.learner, push, why)
 
     # ---- merge
 
     def _merge(self, now: float, round_: Round, standing: list[Contribution]) -> list[Effect]:
         index, state, protocol = round_.fragment, self.state, self.config.protocol
         before = digest_of(state.theta[index])
-        merged = merge(
-            state.theta[index], state.momentum[index], standing, self.fragments[index].tensors,
-            lr=protocol.outer_lr, mu=protocol.outer_momentum,
-        )  # fmt: skip
+        with np.errstate(over="ignore"):  # looked for just below
+            merged = merge(
+                state.theta[index], state.momentum[index], standing, self.fragments[index].tensors,
+                lr=protocol.outer_lr, mu=protocol.outer_momentum,
+            )  # fmt: skip
+        if not np.isfinite(length(merged.theta) + length(merged.momentum)):
+            # Finite updates can still be too long for float32. Nothing is committed; their learners begin anew.
+            bad = [effect for answer in standing for effect in self._reject_answer(now, round_, answer, "not-finite")]
+            return bad + self._again(now, round_)
         state.theta[index], state.momentum[index] = merged.theta, merged.momentum
         state.versions[index] += 1
         version = state.versions[index]

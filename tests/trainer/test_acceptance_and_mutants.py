@@ -101,6 +101,21 @@ def test_each_check_is_the_one_that_refuses_its_own_bad_push(name: str, monkeypa
     assert verdict(world, *_bad_push(name, world, push, payload)) != name
 
 
+def test_a_merge_that_would_not_be_finite_is_not_committed_and_the_round_starts_again() -> None:
+    world = World(toy_config(M=1, K=1))
+    world.run_until(lambda: world.merges() >= 8)
+    assert world.syncer is not None
+    theta = world.syncer.state.theta
+    theta[0][:] = -3e38  # finite, and so is every update: their difference is too long for float32
+    process = world.processes["learner-0"]
+    process.machine.theta[process.machine.fragments[0].slice] = 3e38
+    world.run_until(lambda: any(r["why"] == "not-finite" for r in world.records("reject")))
+    assert max(r["attempt"] for r in world.records("round") if r["fragment"] == 0) == 2
+    assert np.isfinite(theta[0]).all()
+    world.run()
+    assert all(np.isfinite(values).all() for values in world.durable_state.theta)
+
+
 def test_a_payload_of_the_wrong_size_is_refused() -> None:
     world, push, payload = waiting_for_a_push()
     assert verdict(world, push, payload[:-4]) == "bad-digest"
