@@ -84,7 +84,9 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backoff_s_min: float = 0.05
     backoff_s_max: float = 1.0
     first_join_s: float = 120.0
-    """Only the very first join of a process has a deadline; later ones are tried for ever."""
+    """A process that has no parameters yet ends when it could not join by then."""
+    rejoin_s: float = 60.0
+    """A learner that has lost its syncer trains on, and ends when it could not join again within this time."""
     grace_s_max: float = 1.0
     """The grace window is a share of the slack, at most one inner step, and never longer than this."""
     leave_s: float = 5.0

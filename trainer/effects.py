@@ -116,6 +116,11 @@ class PersistMembers:
 
 
 @dataclass(frozen=True)
+class ForgetMoments:
+    """Learner only: the parameters were bad, so the optimiser's moments are; begin them anew."""
+
+
+@dataclass(frozen=True)
 class Finish:
     """The process has nothing left to do and exits. `error` is a reason to exit with 1 instead of 0."""
 
@@ -123,4 +128,4 @@ class Finish:
     error: bool = False
 
 
-Effect = Send | Close | Record | PersistMerge | PersistMembers | Finish
+Effect = Send | Close | Record | PersistMerge | PersistMembers | ForgetMoments | Finish

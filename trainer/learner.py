@@ -18,7 +18,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainer.config import Config
-from trainer.effects import Close, Closed, Effect, Event, Finish, Opened, Received, Record, Send, Stepped, Terminate
+from trainer.effects import (
+    Close,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    ForgetMoments,
+    Opened,
+    Received,
+    Record,
+    Send,
+    Stepped,
+    Terminate,
+)
 from trainer.fragments import Fragment, digest_of, total_size
 from trainer.messages import Fragment as FragmentMessage
 from trainer.messages import Hello, Ping, Progress, Pull, Push, Ready, Refused, Reject, Stop, Welcome
@@ -188,14 +201,17 @@ class Learner:
         if not complete:
             return []
         out: list[Effect] = []
+        # [?] Inner optimiser: kept by a process that lives and is sane, else fresh. The alternative: from a donor.
+        kept = self.has_state and self._is_finite()
+        if self.has_state and not kept:
+            out.append(ForgetMoments())
         incarnation.counters = [Counters() for _ in self.fragments]
         for fragment in self.fragments:
             out.append(self._adopt(*self._arrived[fragment.index], cause="join"))
         self._arrived.clear()
         # [?] Data position: the learner's own where it is further than the syncer knows; no sample counts twice.
         self.cursor = max(self.cursor, incarnation.cursor)
-        # [?] Inner optimiser: kept by a process that lives, fresh in a new one. The alternative: from a donor.
-        optimiser = "kept" if self.has_state else "fresh"
+        optimiser = "kept" if kept else "fresh"
         self.has_state = True
         self.state = "ready"
         versions = [counters.version for counters in incarnation.counters]
@@ -204,7 +220,8 @@ class Learner:
         return out
 
     def _adopt(self, message: FragmentMessage, payload: bytes, cause: str) -> Record:
-        """Overwrite (alpha = 0) and reset the counters of this fragment only; AdamW's moments stay as they are."""
+        """Overwrite (alpha = 0) and reset the counters of this fragment only; AdamW's moments stay as they are
+        unless the copy was bad."""
         incarnation = self._live()
         counters = incarnation.counters[message.fragment]
         self.theta[self.fragments[message.fragment].slice] = np.frombuffer(payload, dtype="<f4")
@@ -212,6 +229,8 @@ class Learner:
             "incarnation": incarnation.number, "fragment": message.fragment, "version": message.version,
             "digest": message.digest, "lo": counters.lo, "at": incarnation.tokens, "cause": cause,
         }  # fmt: skip
+        if message.overwrite:
+            fields["optimiser"] = "fresh"
         counters.version, counters.steps, counters.lo = message.version, 0, incarnation.tokens
         return Record("adopt", fields)
 
@@ -240,6 +259,10 @@ class Learner:
         for key, (message, payload) in waiting.items():
             if not isinstance(message, Pull):
                 out += self._take(message, payload)
+                if message.overwrite:
+                    out += self._repaired()
+                if self.state != "ready":
+                    return out
             elif incarnation.counters[message.fragment].steps == 0:
                 self._inbox[key] = (message, payload)  # overwritten just now: there is work to give one step later
             else:
@@ -276,6 +299,16 @@ class Learner:
         newer = message.version > version
         again = message.overwrite and message.version == version
         return [self._adopt(message, payload, message.cause)] if newer or again else []
+
+    def _repaired(self) -> list[Effect]:
+        """After an `overwrite`: what made this learner's copy bad is in the moments too, and mostly in the other
+        fragments. One by one they would infect each other again, so that joining anew is the cure then."""
+        if self._is_finite():
+            return [ForgetMoments()]
+        return self._drop("its parameters are not finite")
+
+    def _is_finite(self) -> bool:
+        return bool(np.isfinite(self.theta).all())
 
     # ---- connection
 

@@ -10,6 +10,7 @@ The two meet in two bounded queues, at step boundaries only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import queue
@@ -20,8 +21,21 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from trainer.config import Config, Timing
-from trainer.effects import Close, Closed, Effect, Event, Finish, Opened, Received, Record, Send, Stepped, Terminate
+from trainer.config import Config, ConfigError, Timing
+from trainer.effects import (
+    Close,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    ForgetMoments,
+    Opened,
+    Received,
+    Record,
+    Send,
+    Stepped,
+    Terminate,
+)
 from trainer.fragments import fragments_of
 from trainer.learner import Learner
 from trainer.messages import Hello, Message, Welcome
@@ -37,6 +51,7 @@ log = logging.getLogger("trainer.learner")
 INBOX_MAX = 256
 INBOX_RETRY_S = 0.005
 FIRST_STATE_POLL_S = 0.1
+PORT_MAX = 65535
 ADDRESS_VARIABLE = "TRAINER_SYNCER"
 """host:port of the syncer, or of whatever stands between; without it the syncer's own address file is read."""
 
@@ -60,8 +75,10 @@ def read_address(state_dir: Path) -> tuple[str, int]:
             text = path.read_text(encoding="ascii").strip()
         except OSError:
             raise AddressError(f"{path} does not exist yet, and {ADDRESS_VARIABLE} is not set") from None
+        except UnicodeDecodeError as error:
+            raise AddressError(f"{path} is no text: {error}") from None
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise AddressError(f"{source} = {text!r}: expected host:port, for example 127.0.0.1:4000")
     return host, int(port)
 
@@ -117,7 +134,7 @@ class Network(threading.Thread):
             async with asyncio.timeout(self._timing.connect_s):
                 await asyncio.get_running_loop().sock_connect(sock, read_address(self._state_dir))
                 return await asyncio.open_connection(sock=sock)
-        except (OSError, TimeoutError, AddressError) as error:
+        except (OSError, TimeoutError, AddressError, UnicodeError) as error:  # the last: no possible host name
             log.debug("cannot connect: %s", error)
             sock.close()
             return None
@@ -149,7 +166,16 @@ class Network(threading.Thread):
 
 
 def run(options: RoleOptions, name: str, index: int) -> int:
-    """Train until told to stop; returns the exit code."""
+    """Train until told to stop; returns the exit code.
+
+    Raises:
+        ConfigError: the text is too short, or TRAINER_SYNCER is no address; a file may still be mended, that may not.
+    """
+    if os.environ.get(ADDRESS_VARIABLE):
+        try:
+            read_address(options.state)
+        except AddressError as error:
+            raise ConfigError(str(error)) from None
     asked_to_end: list[str] = []
     training = False
 
@@ -190,13 +216,18 @@ class _Trainer:
         self.transformer = Transformer(config.model, machine.fragments, machine.theta)
         self.optimiser = inner_optimiser(self.transformer, config.task)
         self.exit_code: int | None = None
-        self.give_up_at = time.monotonic() + config.timing.first_join_s
+        self.away_s = 0.0
+        """How long this process has been trying to join."""
 
     def run(self, asked_to_end: list[str]) -> int:
         from trainer.model import train_step
 
         stopwatch = Stopwatch()
+        turn_at = time.monotonic()
         while self.exit_code is None:
+            begun_at, turn_at = turn_at, time.monotonic()
+            if self._is_lost(turn_at - begun_at):
+                return 1
             if asked_to_end:
                 self._dispatch(Terminate(asked_to_end[0]))
                 break
@@ -212,16 +243,26 @@ class _Trainer:
                 self._dispatch(Stepped(loss, step_s, blocked_s))
         return self.exit_code or 0
 
+    def _is_lost(self, turn_s: float) -> bool:
+        """One that has missed the end of the run must not train for ever. A pause of this process counts little."""
+        timing = self.config.timing
+        if not self.network.is_alive():
+            log.error("the network thread has ended (its traceback stands above); start this learner again")
+            return True
+        self.away_s = 0.0 if self.machine.state == "ready" else self.away_s + min(turn_s, timing.idle_s)
+        name = "rejoin_s" if self.machine.has_state else "first_join_s"
+        limit_s = getattr(timing, name)
+        lost = self.away_s > limit_s
+        if lost:
+            log.error(
+                "no syncer took this learner in within %s s (timing.%s) at %s; is it running, or has the run ended?",
+                limit_s, name, os.environ.get(ADDRESS_VARIABLE, "its address file"),
+            )  # fmt: skip
+        return lost
+
     def _wait_for_first_state(self) -> None:
-        try:
+        with contextlib.suppress(queue.Empty):
             self._dispatch(self.network.inbox.get(timeout=FIRST_STATE_POLL_S))
-        except queue.Empty:
-            if time.monotonic() > self.give_up_at:
-                log.error(
-                    "no syncer answered within %s s at %s; is it running?",
-                    self.config.timing.first_join_s, os.environ.get(ADDRESS_VARIABLE, "its address file"),
-                )  # fmt: skip
-                self.exit_code = 1
 
     def _take_what_arrived(self) -> None:
         for _ in range(INBOX_MAX):
@@ -244,6 +285,8 @@ class _Trainer:
                     log.info("hello from incarnation %d", message.incarnation)
             case Close(connection, why):
                 self.network.close(connection, why)
+            case ForgetMoments():
+                self.optimiser.state.clear()
             case Finish(reason, error):
                 if error:
                     log.error("%s", reason)
