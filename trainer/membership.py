@@ -18,7 +18,8 @@ from trainer.messages import Hello, Progress, Push, Ready, Refused, Welcome
 from trainer.state import SyncerState
 
 SAMPLE_MAX = 4.0
-"""A sample counts at most this many times the present average, so that one long pause does not poison the pace. [?]"""
+"""For a learner's own averages: one long pause must not poison the pace. [?] The syncer's have no such bound: an
+average of nearly nothing would hardly ever grow."""
 
 PullKey = tuple[int, int, int]
 """(fragment, round, attempt)"""
@@ -29,6 +30,8 @@ class Average:
     """Exponential moving average; the first sample is taken whole."""
 
     decay: float
+    sample_max: float = float("inf")
+    """A sample counts at most this many times the present average."""
     value: float = 0.0
     started: bool = False
 
@@ -36,7 +39,7 @@ class Average:
         if not self.started:
             self.value, self.started = sample, True
             return
-        self.value += self.decay * (min(sample, SAMPLE_MAX * self.value) - self.value)
+        self.value += self.decay * (min(sample, self.sample_max * self.value) - self.value)
 
 
 @dataclass
@@ -139,7 +142,8 @@ class Members:
         state.incarnations[learner], state.processes[learner] = incarnation, hello.process
         cursor = state.cursors.setdefault(learner, 0)
         decay = self.config.protocol.average_decay
-        session = Session(connection, learner, incarnation, now, Average(decay), Average(decay), self.fragments)
+        xi_step, xi_answer = Average(decay, SAMPLE_MAX), Average(decay, SAMPLE_MAX)
+        session = Session(connection, learner, incarnation, now, xi_step, xi_answer, self.fragments)
         self.sessions[learner] = session
         self._learners[connection] = learner
         versions = list(state.versions)
@@ -210,12 +214,13 @@ class Members:
         """Step time of the slowest live learner, seconds; 0 before anyone has reported."""
         return max((s.xi_step.value for s in self.sessions.values() if self.is_live(s, now)), default=0.0)
 
-    def pace_s(self) -> float:
-        """Least time between two rounds: `H xi_step / P`, by the slowest learner that owes no answer.
+    def pace_s(self, now: float) -> float:
+        """Least time between two rounds: `H xi_step / P`, by the slowest live learner that owes no answer.
 
         [?] Nothing published paces rounds on a fast link; without it the effective H falls to one or two steps.
         """
-        slowest = max((s.xi_step.value for s in self.sessions.values() if not s.overdue), default=0.0)
+        live = [s for s in self.sessions.values() if self.is_live(s, now)]
+        slowest = max((s.xi_step.value for s in live if not s.overdue), default=0.0)
         return self.config.protocol.H * slowest / self.fragments
 
     def ready_count(self) -> int:

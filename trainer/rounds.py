@@ -22,6 +22,8 @@ class Round:
     gathering_since: float
     attempt: int = 1
     stage: Literal["gathering", "grace", "pulling"] = "gathering"
+    below_quorum: bool = False
+    """Whether fewer than K were ready at some time of this gathering: how long it took is no measure of a quorum then."""
     quorum_at: float = 0.0
     """t_K"""
     pull_at: float = 0.0
@@ -43,6 +45,7 @@ class Round:
         self.attempt += 1
         self.stage = "gathering"
         self.gathering_since = now
+        self.below_quorum = False
         self.waiting.clear()
         self.answers.clear()
 

@@ -53,6 +53,7 @@ class Syncer:
         decay = config.protocol.average_decay
         self._xi_quorum, self._xi_sync = Average(decay), Average(decay)
         self._started_at = -np.inf
+        self._pace_s = 0.0
         self._leave_by = np.inf
         self._someone_knows = False
         self._had_quorum = False
@@ -82,7 +83,7 @@ class Syncer:
         """When a Tick is due at the latest, if nothing else happens; infinity when nothing is waited for."""
         times = [self._leave_by]
         if len(self.rounds) < self.config.protocol.tau and self._due() is not None:
-            times.append(self._started_at + self.members.pace_s())
+            times.append(self._started_at + self._pace_s)
         for round_ in self.rounds:
             if round_.stage == "grace":
                 times.append(round_.pull_at)
@@ -224,7 +225,8 @@ class Syncer:
         return min(numbers)[1] if numbers else None
 
     def _open_round(self, now: float) -> list[Effect]:
-        if len(self.rounds) >= self.config.protocol.tau or now < self._started_at + self.members.pace_s():
+        self._pace_s = self.members.pace_s(now)
+        if len(self.rounds) >= self.config.protocol.tau or now < self._started_at + self._pace_s:
             return []
         due = self._due()
         if due is None:
@@ -250,10 +252,12 @@ class Syncer:
 
     def _gather(self, now: float, round_: Round) -> list[Effect]:
         eligible = self.members.eligible(round_.fragment)
+        round_.below_quorum = round_.below_quorum or self._below
         if len(eligible) < self.config.protocol.K:
             return []
         round_.stage, round_.quorum_at = "grace", now
-        self._xi_quorum.add(now - round_.gathering_since)
+        if not round_.below_quorum:
+            self._xi_quorum.add(now - round_.gathering_since)
         round_.pull_at = now + self._grace_s(now)
         return [Record("quorum", {**round_.fields(), "learners": [s.learner for s in eligible]})]
 

@@ -13,6 +13,7 @@ from tests.trainer.harness import RECONNECT_S, World, is_broadcast, toy_config
 from tests.trainer.rules import broken
 from trainer.effects import PersistMembers, PersistMerge, Received, Record, Send
 from trainer.fragments import digest_of
+from trainer.membership import SAMPLE_MAX, Average
 from trainer.merge import merge
 from trainer.messages import Fragment, Hello, Progress, Pull, Push, Welcome
 
@@ -121,6 +122,36 @@ def test_a_learner_that_never_answers_is_given_up_when_others_can_make_the_quoru
     world.run(until_s=120.0)
     assert world.finished
     assert broken(world) == []
+
+
+def test_a_time_without_quorum_does_not_count_as_the_time_that_a_quorum_takes() -> None:
+    world = after_merges(World(toy_config(K=2, steps=160)), 12)
+    for index in range(1, 4):
+        world.kill(f"learner-{index}")
+        world.at(10.0, world.start_learner, f"learner-{index}")
+    after_merges(world, 16)
+    assert world.now > 1010.0
+    assert world.syncer is not None
+    assert world.syncer._xi_quorum.value < 0.1
+
+
+def test_the_syncers_own_averages_grow_from_nothing_and_a_learners_take_no_long_pause_whole() -> None:
+    syncers, learners = Average(0.25), Average(0.25, SAMPLE_MAX)
+    for average in (syncers, learners):
+        average.add(0.001)
+        average.add(1.0)
+    assert syncers.value > 0.2
+    assert learners.value < 0.002
+
+
+def test_a_silent_learner_does_not_set_the_pace() -> None:
+    world = World(toy_config(K=1, steps=80_000))
+    world.step_s["learner-3"] = 1.0
+    world.run_until(lambda: world.syncer is not None and world.syncer.members.xi_step(world.now) == 1.0)
+    assert world.syncer is not None
+    members = world.syncer.members
+    assert members.pace_s(world.now) == 2.0  # H xi_step / P
+    assert members.pace_s(members.sessions["learner-3"].heard_at + world.config.timing.silent_s) < 0.1
 
 
 # ---- death and rejoin
