@@ -75,7 +75,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ping_s: float = 1.0
     silent_s: float = 2.5
-    """A learner unheard for this long no longer sets the pace."""
+    """A learner unheard for this long is not waited for, gets no broadcasts and does not set the pace."""
     idle_s: float = 10.0
     """A peer unheard for this long is closed; the learner connects again."""
     hello_s: float = 5.0
@@ -148,6 +148,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
             raw = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"{path}: there is no such configuration file") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a TOML file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for text in overrides:
@@ -201,8 +203,8 @@ def _problems(config: Config) -> list[str]:
     model, task, protocol, timing = config.model, config.task, config.protocol, config.timing
     rules = [
         (
-            model.heads >= 1 and model.width % max(model.heads, 1) == 0,
-            f"model.width = {model.width} must be a multiple of model.heads = {model.heads}",
+            model.heads >= 1 and model.width >= 1 and model.width % max(model.heads, 1) == 0,
+            f"model.width = {model.width} must be a positive multiple of model.heads = {model.heads}",
         ),
         (model.layers >= 1, f"model.layers = {model.layers} must be at least 1"),
         (1 <= model.context <= 1024, f"model.context = {model.context} must be between 1 and 1024"),

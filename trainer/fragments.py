@@ -17,9 +17,11 @@ import numpy as np
 import xxhash
 
 from trainer.config import ConfigError, Model
+from trainer.wire import PAYLOAD_BYTES_MAX
 
 SYMBOLS = 128
 FLOAT32_BYTES = 4
+MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def tensors_of(model: Model) -> list[TensorSpec]:
 def balance(tensors: Sequence[TensorSpec], P: int) -> tuple[Fragment, ...]:
     """Cut `tensors` into P fragments: by bytes, largest first, each into the lightest fragment, ties by name.
 
-    Input embeddings get a fragment of their own when that leaves the others no heavier than they.
+    Input embeddings get a fragment of their own when P >= 4 and every other fragment still gets a tensor, whatever the
+    sizes: it may be the heaviest or the lightest.
 
     Raises:
         ConfigError: when there are more fragments than tensors.
@@ -127,8 +130,19 @@ def balance(tensors: Sequence[TensorSpec], P: int) -> tuple[Fragment, ...]:
 
 
 def fragments_of(model: Model, P: int) -> tuple[Fragment, ...]:
-    """The fragments of a whole model."""
-    return balance(tensors_of(model), P)
+    """The fragments of a whole model.
+
+    Raises:
+        ConfigError: there are more fragments than tensors, or one is too large for a frame.
+    """
+    fragments = balance(tensors_of(model), P)
+    largest = max(fragment.payload_bytes for fragment in fragments)
+    if largest > PAYLOAD_BYTES_MAX:
+        raise ConfigError(
+            f"protocol.P = {P}: the largest fragment would have {largest / MIB:.0f} MiB, a frame carries at most "
+            f"{PAYLOAD_BYTES_MAX // MIB} MiB; choose a larger P or a smaller model"
+        )
+    return fragments
 
 
 def total_size(fragments: Sequence[Fragment]) -> int:

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trainer.config import Config, ConfigError
+from trainer.fragments import fragments_of
 from trainer.text import Corpus
 
 POLL_S = 0.1
@@ -134,10 +135,12 @@ def run(config: Config, *, out: Path | None, seed: int, console: Console | None 
     """Train once and say the final loss of the global parameters. Returns 0, 1 when a role failed, 130 on Ctrl-C.
 
     Raises:
-        ConfigError: before anything is started: the text is too short, or `out` holds something already.
+        ConfigError: before anything is started: the text is too short, the model cannot be cut, or `out` holds
+            something already.
     """
     console = console or Console()
     Corpus(config, seed)
+    fragments_of(config.model, config.protocol.P)
     _refuse_to_mix(out)
     with _folder(out) as folder:
         training = Run(folder, config, seed)

@@ -169,8 +169,15 @@ def run(options: RoleOptions, name: str, index: int) -> int:
     """Train until told to stop; returns the exit code.
 
     Raises:
-        ConfigError: the text is too short, or TRAINER_SYNCER is no address; a file may still be mended, that may not.
+        ConfigError: the text is too short, name and index do not belong together, or TRAINER_SYNCER is no address (the
+            address file is waited for instead: it may still be mended).
     """
+    M = options.config.protocol.M
+    if not 0 <= index < M or name != f"learner-{index}":
+        raise ConfigError(
+            f"--learner {name} --index {index}: expected learner-N with index N, 0 to {M - 1} (protocol.M = {M}); two "
+            "learners of one index would train on the same shard"
+        )
     if os.environ.get(ADDRESS_VARIABLE):
         try:
             read_address(options.state)
@@ -252,7 +259,7 @@ class _Trainer:
         self.away_s = 0.0 if self.machine.state == "ready" else self.away_s + min(turn_s, timing.idle_s)
         name = "rejoin_s" if self.machine.has_state else "first_join_s"
         limit_s = getattr(timing, name)
-        lost = self.away_s > limit_s
+        lost: bool = self.away_s > limit_s
         if lost:
             log.error(
                 "no syncer took this learner in within %s s (timing.%s) at %s; is it running, or has the run ended?",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.trainer.harness import toy_config
 from trainer import launch, replay, shell_syncer
-from trainer.__main__ import main
+from trainer.__main__ import _options, main
 from trainer.config import Config
 from trainer.durable import DurableError, Store, read_run
 from trainer.fragments import fragments_of
@@ -89,6 +89,44 @@ def test_a_folder_that_holds_a_run_already_is_refused(tmp_path: Path, capsys: py
     (tmp_path / "config.toml").write_text("")
     assert main(["--out", str(tmp_path)]) == 2
     assert "name one that does not exist yet" in capsys.readouterr().err
+
+
+# ---- options
+
+
+def test_options_before_a_role_count_like_those_behind_it() -> None:
+    role = ["syncer", "--state", "state"]
+    before = _options(["--seed", "7", "--config", "a.toml", "--set", "task.batch=2", "--log-level", "info", *role])
+    behind = _options([*role, "--seed", "7", "--config", "a.toml", "--set", "task.batch=2", "--log-level", "info"])
+    assert before == behind
+    both = _options(["--set", "task.batch=2", "--seed", "7", *role, "--set", "task.steps=16", "--seed", "8"])
+    assert (both.set, both.seed) == (["task.batch=2", "task.steps=16"], 8)
+    assert _options(role).seed == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--seed", "-1"], "'-1' is no seed: expected a whole number"),
+        (["--out", "run", "syncer", "--state", "state"], "--out is for a whole run"),
+        (["--seed", "3", "replay", "--run", "run"], "--seed: replay takes everything from the run's run.json"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("learner", "index"), [("learner-0", 1), ("learner-4", 4), ("learner--1", -1), ("anna", 0)])
+def test_a_learner_whose_name_and_index_do_not_belong_together_is_wrong_usage(
+    learner: str, index: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["learner", f"--learner={learner}", f"--index={index}", "--state", str(tmp_path)]) == 2
+    assert "expected learner-N with index N, 0 to 3" in capsys.readouterr().err
 
 
 # ---- the note of a run

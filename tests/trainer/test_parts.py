@@ -71,6 +71,11 @@ def test_more_fragments_than_tensors_are_refused() -> None:
         fragments_of(Model(), 17)
 
 
+def test_fragments_that_no_frame_can_carry_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 64 MiB"):
+        fragments_of(Model(width=4096, heads=4, layers=1), 4)
+
+
 def test_the_first_parameters_depend_on_the_seed_and_the_tensor_only() -> None:
     def by_name(P: int, seed: int) -> dict[str, bytes]:
         return {
@@ -95,7 +100,9 @@ def test_the_first_parameters_depend_on_the_seed_and_the_tensor_only() -> None:
         ({"protocol": {"K": 9}}, "protocol.K = 9 must be between 1 and protocol.M = 4"),
         ({"protocol": {"K": "two"}}, "Expected `int`, got `str`"),
         ({"protocol": {"tau": 0}}, "protocol.tau = 0 must be between 1"),
-        ({"model": {"width": 30}}, "must be a multiple of model.heads"),
+        ({"model": {"width": 30}}, "must be a positive multiple of model.heads"),
+        ({"model": {"width": 0}}, "model.width = 0 must be a positive multiple"),
+        ({"model": {"width": -4}}, "model.width = -4 must be a positive multiple"),
         ({"timing": {"ping_s": 20.0}}, "ping_s < silent_s < idle_s"),
         ({"protocol": 3}, "protocol must be a section"),
     ],
@@ -120,6 +127,8 @@ def test_overrides_and_files_that_cannot_be_read_are_refused(tmp_path: Path) -> 
         load(None, ["steps=3"])
     with pytest.raises(ConfigError, match="there is no such configuration file"):
         load(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"cannot be read .*expected a TOML file"):
+        load(tmp_path)
     (tmp_path / "bad.toml").write_text("[task", encoding="utf-8")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load(tmp_path / "bad.toml")
