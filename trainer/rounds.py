@@ -23,7 +23,7 @@ class Round:
     attempt: int = 1
     stage: Literal["gathering", "grace", "pulling"] = "gathering"
     below_quorum: bool = False
-    """Whether fewer than K were ready at some time of this gathering: how long it took is no measure of a quorum then."""
+    """Whether fewer than K were ready at some time of this gathering: how long it took measures no quorum then."""
     quorum_at: float = 0.0
     """t_K"""
     pull_at: float = 0.0
