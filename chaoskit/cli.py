@@ -46,7 +46,9 @@ def run(plan: Path, seed: int | None, reports: Path, *, fresh_control: bool) -> 
         with LiveView(run_dir, console) as view:
             yield view
 
-    finished = run_plan(plan, seed=seed, reports_dir=reports, open_view=open_view, fresh_control=fresh_control)
+    finished = run_plan(
+        plan, seed=seed, reports_dir=reports, open_view=open_view, fresh_control=fresh_control, say=click.echo
+    )
     _print_conclusion(finished.conclusion.word, finished.conclusion.why, finished.reports)
     sys.exit(finished.conclusion.exit_code)
 
@@ -56,17 +58,19 @@ def run(plan: Path, seed: int | None, reports: Path, *, fresh_control: bool) -> 
 def validate(plans: tuple[Path, ...]) -> None:
     """Check PLANS and their targets; start nothing."""
     from chaoskit.plans import load
+    from chaoskit.run import check_programs
 
     worst = ExitCode.PASSED
     for path in plans:
         try:
             plan, target = load(path)
+            check_programs(target)
         except ChaoskitError as error:
             click.echo(str(error), err=True)
             worst = error.exit_code
             continue
         note = "; no [[expect]], so every probe with its default tolerance" if plan.defaulted else ""
-        click.echo(f"{path}: valid: {len(plan.faults)} faults on {len(target.roles_by_name)} roles{note}")
+        click.echo(f"{path}: valid; faults: {len(plan.faults)}, roles: {len(target.roles_by_name)}{note}")
     sys.exit(worst)
 
 
@@ -111,7 +115,10 @@ def recover(runs: tuple[Path, ...], reports: Path) -> None:
     from chaoskit.run import unfinished_runs
 
     unproved: list[str] = []
-    for run_dir in runs or unfinished_runs(reports.resolve()):
+    found = runs or unfinished_runs(reports.resolve())
+    if not found:
+        click.echo(f"{reports}: nothing to recover; every run here was closed")
+    for run_dir in found:
         recovery = end(run_dir.resolve())
         unproved += recovery.unproved
         click.echo(f"{run_dir}: ended {', '.join(recovery.killed) or 'nothing, for nothing was left'}")

@@ -29,7 +29,7 @@ from chaoskit.daemon.control import ask
 from chaoskit.daemon.ledger import LEDGER, read_ledger
 from chaoskit.daemon.recover import Recovery, end_run, needs_recovery, owners_alive
 from chaoskit.daemon.spec import Expectation, RunSpec, read_spec
-from chaoskit.errors import ChaoskitError, ExitCode, JournalError, PreflightError, ResidueError, UsageError
+from chaoskit.errors import ChaoskitError, ExitCode, JournalError, ResidueError, UsageError
 from chaoskit.faults import FAULTS
 from chaoskit.journal import AppendLog, history
 from chaoskit.plan import Expect, Plan, Target
@@ -54,6 +54,7 @@ class View(Protocol):
 
 
 OpenView = Callable[[Path], AbstractContextManager[View]]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,18 @@ class Interrupts:
 
 
 def run_plan(
-    plan_path: Path, *, seed: int | None, reports_dir: Path, open_view: OpenView, fresh_control: bool
+    plan_path: Path, *, seed: int | None, reports_dir: Path, open_view: OpenView, fresh_control: bool, say: Say
 ) -> Finished:
-    """Make a run of a plan and judge it. Raises ChaoskitError when no run could be made."""
+    """Make a run of a plan and judge it; `say` takes lines for the user. Raises ChaoskitError if none could be made."""
     plan, target = load(plan_path)
     reports_dir = reports_dir.resolve()
     chosen_seed = plan.run.seed if seed is None else seed
     preflight(target, reports_dir)
     interrupts = Interrupts()
     with interrupts.caught():
-        control_dir = _control(plan, target, chosen_seed, reports_dir, open_view, interrupts, fresh=fresh_control)
+        control_dir = _control(plan, target, chosen_seed, reports_dir, open_view, interrupts, say, fresh=fresh_control)
         run_dir = _new_folder(reports_dir, f"{plan.name}-s{chosen_seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+        say(f"run: {run_dir.name}")
         control = os.path.relpath(control_dir, run_dir)
         execute(
             run_dir, plan, target, _spec(plan, chosen_seed, with_faults=True, control=control), open_view, interrupts
@@ -117,24 +119,29 @@ def run_plan(
 def preflight(target: Target, reports_dir: Path) -> None:
     """Everything a run needs, looked at without touching it; then what an earlier run left is ended.
 
-    Raises UsageError, PreflightError or ResidueError.
+    Raises UsageError or ResidueError.
     """
     existing = next(folder for folder in (reports_dir, *reports_dir.parents) if folder.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(
             f"{reports_dir}: no run folder can be made, because {existing} is not a writable folder; use --reports"
         )
-    for role in target.roles:
-        program = role.command[0].replace("{python}", sys.executable)
-        if shutil.which(program) is None:
-            raise PreflightError(
-                f"{target.path}:{role.line}: role {role.name!r}: {program!r} is not an executable; expected one on PATH"
-            )
+    check_programs(target)
     for run_dir in _run_dirs(reports_dir):
         if needs_recovery(run_dir) and not _is_on(run_dir):
             recovery = end_run(run_dir, "next run")
             if recovery.unproved:
                 raise ResidueError(f"{run_dir}: an earlier run left something: {'; '.join(recovery.unproved)}")
+
+
+def check_programs(target: Target) -> None:
+    """Raises UsageError where a role's program cannot be executed."""
+    for role in target.roles:
+        program = role.command[0].replace("{python}", sys.executable)
+        if shutil.which(program) is None:
+            raise UsageError(
+                f"{target.path}:{role.line}: role {role.name!r}: {program!r} is not an executable; expected one on PATH"
+            )
 
 
 def execute(
@@ -182,7 +189,7 @@ def _follow(guardian: subprocess.Popen[bytes], run_dir: Path, view: View, interr
 
 def _pass_on_the_wish_to_end(guardian: subprocess.Popen[bytes], run_dir: Path) -> None:
     try:
-        ask(run_dir, "stop")
+        ask(run_dir, "interrupt")
     except UsageError:
         # The daemon does not listen yet, or no longer: the guardian reaches it in either case.
         guardian.terminate()
@@ -252,14 +259,17 @@ def _control(
     reports_dir: Path,
     open_view: OpenView,
     interrupts: Interrupts,
+    say: Say,
     *,
     fresh: bool,
 ) -> Path:
     name = f"{target.name}-s{seed}-{control_key(plan, target, seed)}"
     cached = None if fresh else cached_control(reports_dir, name)
     if cached is not None:
+        say(f"control run: {cached.name}, made before")
         return cached
     run_dir = _new_folder(reports_dir / CONTROL, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    say(f"control run: {run_dir.name}, made first, without faults, and kept")
     execute(run_dir, plan, target, _spec(plan, seed, with_faults=False, control=None), open_view, interrupts)
     end = history(run_dir).end
     outcome, why = (

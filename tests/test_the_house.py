@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "probes": {"journal", "plan"},
     "report": {"journal", "probes"},
 }
-"""Room -> rooms it may import besides itself and `errors` (design.md, section 2). What is not named is a
+"""Room -> rooms it may import besides itself and `errors` (CONTRIBUTING.md). What is not named is a
 face."""
 
 

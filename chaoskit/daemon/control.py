@@ -2,6 +2,7 @@
 
 {"do": "status"}  ->  {"ok": true, "phase": "chaos", "round": 61, ...}
 {"do": "stop"}    ->  {"ok": true}          heals now and finishes the journal
+{"do": "interrupt"}   the same, from the runner when it was interrupted
 """
 
 from __future__ import annotations

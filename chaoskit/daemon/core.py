@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import chaoskit
-from chaoskit.daemon.control import ControlServer
+from chaoskit.daemon.control import ControlServer, Handler
 from chaoskit.daemon.injector import Injector
 from chaoskit.daemon.ledger import Ledger
 from chaoskit.daemon.spec import RunSpec, read_spec
@@ -77,7 +77,7 @@ class Daemon:
     async def run(self) -> None:
         """Make the run. Raises nothing: whatever happens stands in the journal's `end` record."""
         outcome, why = "internal", "the daemon ended in a way nobody foresaw"
-        control = ControlServer(self._run_dir, {"status": self._status, "stop": self._stop_request})
+        control = ControlServer(self._run_dir, self._handlers())
         try:
             self._write_opening()
             await control.open()
@@ -111,14 +111,14 @@ class Daemon:
             missing = [name for name in self._target.roles_by_name if not self._world.is_up(name)]
             if gone:
                 why = f"{', '.join(gone)} ended by itself before the steady state was reached"
-                raise RunEndedError("inconclusive", f"{why}; see {self._run_dir / 'logs'}")
+                raise RunEndedError("inconclusive", f"{why}{self._never_ready()}; see {self._run_dir / 'logs'}")
             if missing:
                 steady_since = None
                 if time.monotonic() > gate_deadline:
                     raise RunEndedError(
                         "inconclusive",
-                        f"the steady state was not reached within {GATE_DEADLINE_S:g} s: {', '.join(missing)} not up; "
-                        f"see {self._run_dir / 'logs'}",
+                        f"the steady state was not reached within {GATE_DEADLINE_S:g} s: {', '.join(missing)} not up"
+                        f"{self._never_ready()}; see {self._run_dir / 'logs'}",
                     )
             elif steady_since is None:
                 steady_since = time.monotonic()
@@ -174,7 +174,7 @@ class Daemon:
                 late = [name for name in self._target.roles_by_name if self._world.exit_of(name) is None]
                 raise RunEndedError(
                     "finished",
-                    f"complete, but {', '.join(late)} had not ended {TARGET_END_DEADLINE_S:g} s later and was stopped",
+                    f"complete, but {', '.join(late)} had to be stopped {TARGET_END_DEADLINE_S:g} s later",
                 )
 
     async def _tear_down(self) -> list[str]:
@@ -195,6 +195,16 @@ class Daemon:
 
     async def _write_link_stats(self) -> None:
         self._journal.append("links", stats=await self._world.link_stats())
+
+    def _never_ready(self) -> str:
+        """Which roles never wrote the record that means "up": a misspelt `ready` of the target file looks like this."""
+        kinds = {
+            role.spec.ready: role.spec.name
+            for name, role in self._target.roles_by_name.items()
+            if not self._world.was_up(name)
+        }
+        told = "; ".join(f"no {name} has written a tape record of kind {kind!r}" for kind, name in kinds.items())
+        return f" ({told})" if told else ""
 
     # ── one turn of the loop ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,8 +315,15 @@ class Daemon:
             "roles": roles,
         }
 
-    def _stop_request(self) -> dict[str, Any]:
-        self.interrupt("stopped by `chaoskit stop`")
+    def _handlers(self) -> dict[str, Handler]:
+        return {
+            "status": self._status,
+            "stop": lambda: self._end_request("stopped by chaoskit stop"),
+            "interrupt": lambda: self._end_request("the runner was interrupted (Ctrl-C or SIGTERM)"),
+        }
+
+    def _end_request(self, why: str) -> dict[str, Any]:
+        self.interrupt(why)
         return {}
 
 

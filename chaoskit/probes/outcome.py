@@ -1,7 +1,7 @@
 """What came of it: the loss of the global parameters, and how much of the work reached them.
 
 Both compare with the paired control run (same seed, no faults). They are weak oracles: most protocol bugs do
-not show in a loss, some lower it (invariants.md section 7). The safety probes come first.
+not show in a loss, some lower it. The safety probes come first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_CONTROL = "There is no control run to compare with"
     ),
 )
 def loss(case: Case) -> Finding:
-    """6 % is what killing and rejoining on `text` was measured to stay within by 7 standard deviations (facts.md).
+    """6 % is what killing and rejoining on `text` was measured to stay within by 7 standard deviations.
     Suspiciously better is UNKNOWN, not a pass: a leak or a double count lowers the loss."""
     evals = case.history.of("eval")
     broken = [record for record in evals if not _finite(record)]
@@ -53,6 +53,11 @@ def loss(case: Case) -> Finding:
             f"The evaluation after {broken[0].get('merges')} merges gave loss {broken[0].get('loss')}, and "
             f"{len(broken)} of {len(evals)} were like it; expected a finite number.",
             evidence=tuple(record.n for record in broken),
+        )
+    end = case.history.end
+    if end is not None and end.get("outcome") != "finished":
+        return Finding(
+            Verdict.NOT_RUN, f"The run ended as {end.get('outcome')!r}, so its last loss is not a final one."
         )
     count = int(case.tolerance["evals"])
     here = _final(evals, count)

@@ -122,7 +122,7 @@ def merge_patience_s(history: History, allowance_s: float) -> float:
     """T: within this time a fragment must merge, or there is no progress.
 
     H steps at the slowest learner's median pace, plus the longest grace window, plus an allowance for round
-    trips, retries and a busy machine (invariants.md section 3, L1).
+    trips, retries and a busy machine.
     """
     config = history.config
     assert config is not None, "probes that use this need the kind `config`"

@@ -79,12 +79,16 @@ def _decide(history: History, results: Sequence[ProbeResult]) -> tuple[ExitCode,
         return ExitCode.INCONCLUSIVE, f"{_probe_name(unknown[0])} is unknown: {_sentence(unknown[0].detail)}"
     if not judged:
         return ExitCode.INCONCLUSIVE, "No probe judged this run."
-    return ExitCode.PASSED, _passed_sentence(history, len(judged))
+    return ExitCode.PASSED, _passed_sentence(history, len(judged), len(results) - len(judged))
 
 
-def _passed_sentence(history: History, judged: int) -> str:
+def _passed_sentence(history: History, judged: int, not_run: int) -> str:
     injections = len(history.injections)
-    probes = "1 probe passed" if judged == 1 else f"All {judged} probes passed"
+    if not_run:
+        # Said first: a green verdict must not hide how little was there to judge.
+        probes = f"{judged} of {judged + not_run} probes ran, and passed (the report says why the others did not)"
+    else:
+        probes = f"All {judged} probes passed"
     if injections == 0:
         return f"{probes}; no fault was injected."
     if injections == 1:

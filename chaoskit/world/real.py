@@ -209,6 +209,10 @@ class RealWorld:
         started = self._started[name]
         return started.exit is None and started.up.is_set()
 
+    def was_up(self, name: str) -> bool:
+        """Whether the role's latest process has ever said that it is ready."""
+        return self._started[name].up.is_set()
+
     def exit_of(self, name: str) -> Exit | None:
         """How the role's latest process ended, or None while it runs."""
         return self._started[name].exit

@@ -121,6 +121,7 @@ def test_a_role_that_ends_before_the_steady_state_ends_with_2_at_once(tmp_path: 
     done = chaoskit("run", plan, "--reports", tmp_path / "reports")
     assert done.returncode == ExitCode.INCONCLUSIVE, done.stderr
     assert "ended by itself before the steady state" in done.stderr
+    assert "no worker has written a tape record of kind 'step'" in done.stderr
 
 
 def test_a_command_that_does_not_exist_is_named_with_its_line_and_nothing_starts(tmp_path: Path) -> None:
@@ -128,8 +129,9 @@ def test_a_command_that_does_not_exist_is_named_with_its_line_and_nothing_starts
     plan = tmp_path / "plan.toml"
     plan.write_text(plan_text(PAUSE, target=tmp_path / "target.toml"))
     done = chaoskit("run", plan, "--reports", tmp_path / "reports")
-    assert done.returncode == ExitCode.INCONCLUSIVE
+    assert done.returncode == ExitCode.INVALID
     assert "no-such-python" in done.stderr
+    assert chaoskit("validate", plan).returncode == ExitCode.INVALID
     assert "target.toml:" in done.stderr
     assert not (tmp_path / "reports").exists()
 

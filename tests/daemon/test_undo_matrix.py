@@ -108,6 +108,7 @@ def test_nothing_is_left_however_the_run_ends(
     if code is not None:
         found, output = run.end()
         assert found == code, output
+        assert ("Ctrl-C" in output) == (found == ExitCode.INTERRUPTED)
     kinds = [record.kind for record in run.journal()]
     assert kinds.count("undone") == len(EXAMPLES) + (end is let_a_lease_run_out)
 

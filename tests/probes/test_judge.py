@@ -168,6 +168,15 @@ def test_a_run_without_faults_has_no_rejoin_and_no_isolation_to_judge() -> None:
     assert not {r.probe for r in results if r.verdict in (Verdict.FAIL, Verdict.UNKNOWN)}
 
 
+def test_a_run_that_was_cut_short_has_no_final_loss_to_judge() -> None:
+    run, control = make_run(), make_run().history()
+    assert {r.probe: r.verdict for r in judge(run.history(), control)}["loss"] is Verdict.PASS
+    run.of("end")[0].data["outcome"] = "interrupted"
+    [loss] = [r for r in judge(run.history(), control) if r.probe == "loss"]
+    assert loss.verdict is Verdict.NOT_RUN
+    assert "interrupted" in loss.detail
+
+
 def test_a_rule_broken_a_thousand_times_keeps_few_records_and_the_count() -> None:
     violations = Violations()
     for number in range(1000):

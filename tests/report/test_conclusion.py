@@ -25,6 +25,13 @@ def test_a_run_passes_when_every_fault_landed_and_was_undone_and_every_probe_pas
     assert "all 2 faults landed" in found.why
 
 
+def test_a_pass_says_how_many_probes_could_not_run() -> None:
+    few = [GOOD[0], result("loss", "loss", "no eval", Verdict.NOT_RUN), result("S1", "x", "no merge", Verdict.NOT_RUN)]
+    found = conclude(made_of(HEADER, END), few)
+    assert found.word == "PASSED"
+    assert "1 of 3 probes ran" in found.why
+
+
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [

@@ -149,7 +149,7 @@ def test_embedding_like_tensors_are_averaged_directly() -> None:
 
 
 def test_nesterov_on_a_quadratic_converges_at_the_rate_of_its_companion_matrix() -> None:
-    """invariants.md, section 7: h = 0.684, lr 0.7, mu 0.9 has spectral radius 0.6849."""
+    """The companion matrix of one mode: h = 0.684, lr 0.7, mu 0.9 has spectral radius 0.6849."""
     x, momentum = np.array([1.0], np.float32), np.zeros(1, np.float32)
     errors = []
     for _ in range(30):
