@@ -40,8 +40,8 @@ from chaoskit.report import Conclusion, summarise, write_reports
 REFRESH_S = 0.2
 OWNERS_DEADLINE_S = 10.0
 """How long the daemon may heal by itself after its guardian died, before the runner ends the run."""
-STOP_INTERVAL_S = 2.0
-"""A wish to end is passed on again when nothing has come of it for so long."""
+LISTENING_DEADLINE_S = 20.0
+"""How long an interrupt waits for a daemon that is still starting, before it goes through the guardian."""
 REPLAY_DEADLINE_S = 180.0
 REPLAY_BYTES_MAX = 256 << 20
 
@@ -173,11 +173,15 @@ def execute(
 
 
 def _follow(guardian: subprocess.Popen[bytes], run_dir: Path, view: View, interrupts: Interrupts) -> None:
-    asked_at = float("-inf")
+    noticed_at: float | None = None
+    asked = False
     while True:
-        if interrupts.count and time.monotonic() > asked_at + STOP_INTERVAL_S:
-            asked_at = time.monotonic()
-            _pass_on_the_wish_to_end(guardian, run_dir)
+        if interrupts.count and not asked:
+            noticed_at = noticed_at or time.monotonic()
+            asked = _ask_to_end(run_dir)
+            if not asked and time.monotonic() > noticed_at + LISTENING_DEADLINE_S:
+                guardian.terminate()
+                asked = True
         try:
             guardian.wait(timeout=REFRESH_S)
         except subprocess.TimeoutExpired:
@@ -187,12 +191,13 @@ def _follow(guardian: subprocess.Popen[bytes], run_dir: Path, view: View, interr
         return
 
 
-def _pass_on_the_wish_to_end(guardian: subprocess.Popen[bytes], run_dir: Path) -> None:
+def _ask_to_end(run_dir: Path) -> bool:
+    """Whether the daemon has heard it. It does not listen before it has started, nor any more once it is ending."""
     try:
         ask(run_dir, "interrupt")
     except UsageError:
-        # The daemon does not listen yet, or no longer: the guardian reaches it in either case.
-        guardian.terminate()
+        return False
+    return True
 
 
 def _make_sure_it_ended(run_dir: Path) -> None:

@@ -41,7 +41,9 @@ def owners_alive(state: LedgerState) -> list[int]:
 
 def needs_recovery(run_dir: Path) -> bool:
     """Whether a run folder holds a ledger that nobody closed, or one closed with a residue."""
-    if not (run_dir / LEDGER).exists():
+    ledger = run_dir / LEDGER
+    # An empty one is a run that is just starting, perhaps beside us: nothing is done before its first record.
+    if not ledger.exists() or ledger.stat().st_size == 0:
         return False
     try:
         state = read_ledger(run_dir)

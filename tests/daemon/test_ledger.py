@@ -43,6 +43,7 @@ def test_an_injection_is_open_from_its_intent_to_its_clean_undoing(story: list[t
 def test_a_run_without_a_closed_ledger_needs_recovery_and_one_with_does_not(tmp_path: Path) -> None:
     assert not needs_recovery(tmp_path)
     ledger = Ledger(tmp_path)
+    assert not needs_recovery(tmp_path)
     ledger.write("open", owners=[])
     assert needs_recovery(tmp_path)
     ledger.write("closed", residue=[])

@@ -145,6 +145,15 @@ def test_a_reports_folder_that_cannot_be_made_ends_with_5(tmp_path: Path) -> Non
     assert "--reports" in done.stderr
 
 
+def test_an_interrupt_before_the_daemon_listens_is_not_lost(start: Start) -> None:
+    run = start(KILL_LATE, rounds=5000)
+    run.wait_for_folder()
+    run.runner.send_signal(signal.SIGINT)
+    code, output = run.end()
+    assert code == ExitCode.INTERRUPTED, output
+    run.assert_clean()
+
+
 def test_status_tells_and_stop_heals(start: Start) -> None:
     run = start(KILL_LATE)
     run.wait_for_kinds("landed")

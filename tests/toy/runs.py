@@ -66,6 +66,12 @@ class ToyRun:
             pause()
         raise AssertionError(f"not seen within {RECORD_DEADLINE_S} s; the journal: {self._seen}")
 
+    def wait_for_folder(self) -> None:
+        """Wait until the run has its folder, which is before anything of it runs."""
+        deadline = time.monotonic() + RECORD_DEADLINE_S
+        while not list(self.reports.glob(f"{self.name}-s*")):
+            assert time.monotonic() < deadline, f"no run folder within {RECORD_DEADLINE_S} s"
+
     def wait_for_kinds(self, *kinds: str, injections: int = 1) -> list[dict[str, Any]]:
         """Wait until each of `kinds` was written for so many injections."""
         return self.wait_for(lambda seen: all(sum(r["kind"] == kind for r in seen) >= injections for kind in kinds))
