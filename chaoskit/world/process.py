@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 RUN_MARK = "CHAOSKIT_RUN"
 """Environment variable that every process of a run carries, its run folder as value. By it `recover` finds strays."""
+
+
+MARKED_DEADLINE_S = 2.0
+MARKED_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,16 @@ def kill_exactly(pid: int, start_time: int) -> None:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
     finally:
         os.close(handle)
+
+
+def kill_marked(run_dir: Path) -> list[int]:
+    """SIGKILL every process that carries the run's mark; the pids of those still there at the deadline."""
+    deadline = time.monotonic() + MARKED_DEADLINE_S
+    while (living := marked_processes(run_dir)) and time.monotonic() < deadline:
+        for pid, start_time in living:
+            kill_exactly(pid, start_time)
+        time.sleep(MARKED_POLL_S)
+    return [pid for pid, _ in living]
 
 
 def marked_processes(run_dir: Path) -> list[tuple[int, int]]:

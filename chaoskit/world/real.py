@@ -30,7 +30,7 @@ from chaoskit.links.control import LinkAddress, Proxy
 from chaoskit.links.counters import LinkStats
 from chaoskit.links.settings import LinkFault, decode_faults
 from chaoskit.plan import Link, Role, Target
-from chaoskit.world.process import RUN_MARK, RoleProcess, process_stat
+from chaoskit.world.process import RUN_MARK, RoleProcess, kill_marked, process_stat
 
 STOP_GRACE_S = 2.0
 """What a role gets between its stop signal and SIGKILL when the run is torn down."""
@@ -115,7 +115,9 @@ class RealWorld:
             await asyncio.to_thread(self._proxy.close)
             if self._proxy.alive():
                 residue.append(f"proxy (pid {self._proxy.pid}) is still alive")
-        return residue
+        # What a role started in a session of its own is in no group of ours; it carries the run's mark all the same.
+        strays = await asyncio.to_thread(kill_marked, self.run_dir)
+        return residue + [f"a process that a role had started (pid {pid}) is still alive" for pid in strays]
 
     async def _wait_exits(self, started: list[_Started], deadline_s: float) -> None:
         if started:

@@ -33,7 +33,7 @@ def test_the_role_dies_by_signal_9_and_comes_back_as_another_process(start: Star
 
 
 def test_what_the_role_had_started_dies_with_it(start: Start, tmp_path: Path) -> None:
-    text = TARGET.read_text().replace('"worker", "--role"', '"worker", "--child", "--role"')
+    text = TARGET.read_text().replace('"worker", "--role"', '"worker", "--child", "near", "--role"')
     (tmp_path / "target.toml").write_text(text.replace("{here}", str(TARGET.parent)))
     kill = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "20 ms"\nrestart-after = "40 s"'
     run = start(kill, target=tmp_path / "target.toml")
@@ -44,6 +44,19 @@ def test_what_the_role_had_started_dies_with_it(start: Start, tmp_path: Path) ->
     assert stat is None or stat.state == "Z"
     run.runner.terminate()
     run.end()
+    run.assert_clean()
+
+
+def test_what_a_role_had_started_apart_does_not_outlive_the_run(start: Start, tmp_path: Path) -> None:
+    text = TARGET.read_text().replace('"worker", "--role"', '"worker", "--child", "apart", "--role"')
+    (tmp_path / "target.toml").write_text(text.replace("{here}", str(TARGET.parent)))
+    kill = '[[fault]]\nkind = "process.kill"\non = "worker-1"\nat = "20 ms"\nrestart-after = "50 ms"'
+    run = start(kill, target=tmp_path / "target.toml")
+    run.end()
+    for tape in (run.run_dir / "tape").glob("worker-*.jsonl"):
+        (child,) = [r["pid"] for r in map(json.loads, tape.read_text().splitlines()) if r["kind"] == "child"]
+        stat = process_stat(child)
+        assert stat is None or stat.state == "Z", tape
     run.assert_clean()
 
 

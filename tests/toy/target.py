@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--role", default="")
     parser.add_argument("--state", type=Path)
     parser.add_argument("--tape", type=Path)
-    parser.add_argument("--child", action="store_true", help="start a process that would outlive this one")
+    parser.add_argument("--child", choices=["near", "apart"], help="start a process, apart: in a session of its own")
     arguments = parser.parse_args()
     if arguments.part == "dies":
         sys.exit("this role dies at start, as it was asked to")
@@ -120,7 +120,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     tape = Tape(arguments.tape, arguments.role)
     if arguments.child:
-        child = subprocess.Popen(["sleep", "60"])
+        child = subprocess.Popen(["sleep", "60"], start_new_session=arguments.child == "apart")
         tape.write("child", pid=child.pid)
     if arguments.part == "counter":
         counter(tape, arguments.state, int(os.environ.get("TOY_ROUNDS", "200")))
