@@ -170,6 +170,9 @@ def execute(
     finally:
         os.close(our_life_fd)
         _make_sure_it_ended(run_dir)
+    if not (run_dir / "journal.jsonl").exists():
+        said = run_dir / "logs" / "daemon.log"
+        raise ChaoskitError(f"the daemon ended before the run began, and nothing was injected; it says why in {said}")
 
 
 def _follow(guardian: subprocess.Popen[bytes], run_dir: Path, view: View, interrupts: Interrupts) -> None:

@@ -147,11 +147,18 @@ class Daemon:
                 )
 
     def _begin(self, injection: Injection) -> None:
-        refusal = allowed(self._plan, injection, self._injector.down())
+        refusal = self._overlap(injection) or allowed(self._plan, injection, self._injector.down())
         if refusal:
             self._injector.skip(injection, refusal)
         else:
             self._injector.start(injection, time.monotonic())
+
+    def _overlap(self, injection: Injection) -> str | None:
+        """Why a second fault on a role would prove nothing: the end of one would undo the other."""
+        if injection.fault.acts_on != "role":
+            return None
+        held = {role: name for role in injection.targets if (name := self._injector.touching(role))}
+        return "; ".join(f"{role} is still under {name}" for role, name in held.items()) or None
 
     async def _heal(self) -> None:
         self._enter("heal")

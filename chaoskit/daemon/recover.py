@@ -12,7 +12,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaoskit.daemon.control import ask
 from chaoskit.daemon.ledger import LEDGER, Ledger, LedgerState, read_ledger
+from chaoskit.daemon.spec import SPEC
 from chaoskit.errors import JournalError, UsageError
 from chaoskit.journal import AppendLog
 from chaoskit.world.process import is_alive, kill_exactly, marked_processes
@@ -55,16 +57,18 @@ def needs_recovery(run_dir: Path) -> bool:
 def end_run(run_dir: Path, by: str) -> Recovery:
     """Kill what is left of a run, prove it gone, and close its ledger and journal. Idempotent.
 
-    The caller has made sure that no daemon is at work on this run (or is its guardian, and has killed it).
+    A daemon or guardian that is still there (it hangs, or the caller would not be here) is killed first: it would go on
+    writing and starting processes after the end.
     """
+    damage: tuple[str, ...] = ()
     try:
-        state = read_ledger(run_dir)
-        damage: tuple[str, ...] = ()
+        state = read_ledger(run_dir) if (run_dir / LEDGER).exists() else LedgerState((), (), {}, False, (), False)
     except JournalError as error:
         state = LedgerState((), (), {}, closed=False, residue=(), torn=False)
         damage = (f"the ledger cannot be read, so only marked processes were looked for: {error}",)
         # Kept for whoever wants to look; a new one takes its place, so that the next recovery can come to a clean end.
-        (run_dir / LEDGER).rename(run_dir / f"{LEDGER}.damaged")
+        with contextlib.suppress(FileNotFoundError):
+            (run_dir / LEDGER).rename(run_dir / f"{LEDGER}.damaged")
     killed = _kill_until_none(run_dir, state)
     left = [f"{name} (pid {pid}) is still alive" for name, pid, _ in _living(run_dir, state)]
     unproved = (*damage, *left)
@@ -74,9 +78,11 @@ def end_run(run_dir: Path, by: str) -> Recovery:
 
 def recover(run_dir: Path) -> Recovery:
     """`chaoskit recover RUN`. Raises UsageError while the run's daemon or guardian is alive."""
+    if not (run_dir / SPEC).exists():
+        raise UsageError(f"{run_dir}: not a run folder (it has no {SPEC}); expected one such as reports/NAME-s7-DATE")
     with contextlib.suppress(JournalError):
         alive = owners_alive(read_ledger(run_dir))
-        if alive:
+        if alive and _answers(run_dir):
             raise UsageError(
                 f"{run_dir}: this run is still on (pid {', '.join(map(str, alive))}); expected a dead one; "
                 f"to end it, run: chaoskit stop {run_dir}"
@@ -84,8 +90,18 @@ def recover(run_dir: Path) -> Recovery:
     return end_run(run_dir, "recover")
 
 
+def _answers(run_dir: Path) -> bool:
+    """Whether the daemon answers on its socket. One that lives and does not is hung."""
+    try:
+        ask(run_dir, "status")
+    except UsageError:
+        return False
+    return True
+
+
 def _living(run_dir: Path, state: LedgerState) -> list[tuple[str, int, int]]:
-    listed = [process for process in state.processes if is_alive(process[1], process[2])]
+    owners = [("daemon or guardian", owner.pid, owner.start_time) for owner in state.owners if owner.pid != os.getpid()]
+    listed = [process for process in (*owners, *state.processes) if is_alive(process[1], process[2])]
     known = {pid for _, pid, _ in listed}
     strays = [("marked process", pid, start) for pid, start in marked_processes(run_dir) if pid not in known]
     return listed + strays
@@ -122,6 +138,8 @@ def _write_end(run_dir: Path, state: LedgerState, unproved: tuple[str, ...], by:
         ledger.write("undone", injection=injection, clean=clean)
     ledger.write("closed", residue=list(unproved))
     ledger.close()
+    if not (run_dir / "journal.jsonl").exists():
+        return  # the daemon died before it wrote a word: a journal without its opening would be read by nobody
     # A journal that was damaged stays as it is: the ledger is what decides, and it is closed by now.
     with contextlib.suppress(JournalError), AppendLog(run_dir / "journal.jsonl") as journal:
         journal.append("guardian", event="healed", by=by, killed=killed, unproved=list(unproved))

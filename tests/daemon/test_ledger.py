@@ -7,11 +7,13 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chaoskit.daemon.ledger import LEDGER, Ledger, fold, read_ledger
-from chaoskit.daemon.recover import end_run, needs_recovery
+from chaoskit.daemon.recover import end_run, needs_recovery, recover
+from chaoskit.errors import UsageError
 from chaoskit.journal import Record
 from chaoskit.world.process import RUN_MARK, is_alive, kill_exactly, process_stat
 
@@ -98,6 +100,30 @@ def test_a_later_process_of_the_same_pid_is_not_touched_and_ending_twice_is_fine
             assert not needs_recovery(tmp_path)
         assert is_alive(stranger.pid, stat.start_time)
         stranger.kill()
+
+
+def test_ending_a_run_that_never_had_a_ledger_is_no_crash(tmp_path: Path) -> None:
+    assert end_run(tmp_path, "test").unproved == ()
+    assert not needs_recovery(tmp_path)
+
+
+def test_recovering_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
+        recover(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_daemon_is_ended_with_its_run(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as daemon:
+        stat = process_stat(daemon.pid)
+        assert stat is not None
+        os.kill(daemon.pid, signal.SIGSTOP)
+        ledger = Ledger(tmp_path)
+        ledger.write("open", owners=[{"pid": daemon.pid, "start_time": stat.start_time}])
+        ledger.close()
+        (tmp_path / "run.json").write_text("{}")
+        assert recover(tmp_path).unproved == ()
+        assert not is_alive(daemon.pid, stat.start_time)
 
 
 def test_a_kill_needs_the_right_start_time() -> None:

@@ -145,6 +145,22 @@ def test_a_reports_folder_that_cannot_be_made_ends_with_5(tmp_path: Path) -> Non
     assert "--reports" in done.stderr
 
 
+def test_a_daemon_that_cannot_start_ends_with_6_and_names_its_log(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'chaoskit.daemon.core' in sys.orig_argv:\n    sys.exit('no daemon today')\n"
+    )
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE))
+    command = [sys.executable, "-P", "-m", "chaoskit.cli", "run", str(plan), "--reports", str(tmp_path / "reports")]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.INTERNAL, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "daemon.log" in done.stderr
+    (log,) = (tmp_path / "reports").glob("control/*/logs/daemon.log")
+    assert "no daemon today" in log.read_text()
+
+
 def test_an_interrupt_before_the_daemon_listens_is_not_lost(start: Start) -> None:
     run = start(KILL_LATE, rounds=5000)
     run.wait_for_folder()

@@ -47,6 +47,13 @@ def hang_daemon(run: ToyRun) -> None:
     os.kill(run.owner_pids()[0], signal.SIGSTOP)
 
 
+def hang_daemon_and_kill_guardian(run: ToyRun) -> None:
+    hang_daemon(run)
+    kill_guardian(run)
+    # Nobody watches the daemon any more: only the runner can end it, after the time it gives a daemon that still heals.
+    run.runner.wait(timeout=60)
+
+
 def kill_guardian(run: ToyRun) -> None:
     os.kill(run.owner_pids()[1], signal.SIGKILL)
 
@@ -85,6 +92,7 @@ ENDS: list[tuple[Callable[[ToyRun], None], ExitCode | None]] = [
     (kill_daemon, ExitCode.INTERNAL),
     (kill_daemon_and_runner, None),
     (hang_daemon, ExitCode.INTERNAL),
+    (hang_daemon_and_kill_guardian, ExitCode.INTERNAL),
     (kill_guardian, ExitCode.INTERNAL),
     (kill_daemon_and_guardian, ExitCode.INTERNAL),
     (let_a_lease_run_out, ExitCode.INTERNAL),

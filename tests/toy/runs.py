@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chaoskit.daemon.ledger import LedgerState, read_ledger
-from chaoskit.daemon.recover import needs_recovery
+from chaoskit.daemon.recover import needs_recovery, owners_alive
 from chaoskit.journal import Follower, Record, read_log
 from chaoskit.world.process import marked_processes
 
@@ -105,11 +105,13 @@ class ToyRun:
         """No process of the run, no open injection, a closed ledger without residue: within the bar."""
         deadline = time.monotonic() + CLEAN_DEADLINE_S
         while time.monotonic() < deadline:
-            if not needs_recovery(self.run_dir) and not marked_processes(self.run_dir):
+            ended = not needs_recovery(self.run_dir) and not marked_processes(self.run_dir)
+            if ended and not owners_alive(read_ledger(self.run_dir)):
                 break
             pause()
         assert marked_processes(self.run_dir) == []
         state = read_ledger(self.run_dir)
+        assert owners_alive(state) == []
         assert state.open_injections == {}
         assert state.closed
         assert state.residue == ()
