@@ -216,7 +216,14 @@ def replay(run_dir: Path, target: Target) -> None:
     """Let the target recompute its outer updates, and put what it says into the journal (probe `replay` compares)."""
     if target.replay is None:
         return
-    values = {"{python}": sys.executable, "{run}": str(run_dir), "{state}": str(run_dir / "target")}
+    values = {
+        "{python}": sys.executable,
+        "{run}": str(run_dir),
+        "{state}": str(run_dir / "target"),
+        "{here}": str(Path(target.path).parent),
+        "{seed}": str(read_spec(run_dir).seed),
+        "{run_id}": run_dir.name,
+    }
     command = list(target.replay)
     for placeholder, value in values.items():
         command = [word.replace(placeholder, value) for word in command]

@@ -26,7 +26,7 @@ from chaoskit.daemon.control import ControlServer, Handler
 from chaoskit.daemon.injector import Injector
 from chaoskit.daemon.ledger import Ledger
 from chaoskit.daemon.spec import RunSpec, read_spec
-from chaoskit.errors import ChaoskitError
+from chaoskit.errors import ChaoskitError, PlanError
 from chaoskit.faults import Exit, kind_specs
 from chaoskit.journal import FORMAT, AppendLog
 from chaoskit.plan import Plan, Target, read_plan, read_target
@@ -189,11 +189,13 @@ class Daemon:
         self._enter("stop")
         self._world.begin_ending()
         residue: list[str] = []
-        for step in (self._injector.undo_all, self._write_link_stats):
-            try:
-                await step()
-            except Exception as error:  # noqa: BLE001 - tearing down goes on; what failed is said
-                residue.append(f"{step.__name__}: {type(error).__name__}: {error}")
+        try:
+            await self._injector.undo_all()
+        except Exception as error:  # noqa: BLE001 - tearing down goes on; what failed is said
+            residue.append(f"undoing: {type(error).__name__}: {error}")
+        # Counters are evidence and not an undo: where the proxy is gone there are none, and nothing is left either.
+        with contextlib.suppress(ChaoskitError):
+            await self._write_link_stats()
         try:
             residue += await self._world.close()
         except Exception as error:  # noqa: BLE001 - as above
@@ -345,6 +347,8 @@ async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int
     spec = read_spec(run_dir)
     plan = read_plan(spec.plan, kinds=kind_specs(), probes=None)
     target = read_target(plan.target)
+    if plan.source_sha != spec.plan_sha:
+        raise PlanError(f"{spec.plan}: changed since the run began; expected the file that was validated; start again")
     daemon = Daemon(run_dir, plan, target, spec)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, daemon.interrupt, f"{signal.Signals(number).name} to the daemon")

@@ -70,6 +70,7 @@ class RealWorld:
         self._started: dict[str, _Started] = {}
         self._starts: dict[str, int] = {}
         self._proxy: Proxy | None = None
+        self._proxy_lock = asyncio.Lock()
         self._snapshots: dict[str, dict[str, Mapping[str, Any]]] = {}
         for folder in ("tape", "logs", "target"):
             (run_dir / folder).mkdir(exist_ok=True)
@@ -291,6 +292,7 @@ class RealWorld:
             await asyncio.sleep(HITS_POLL_S)
 
     async def _set_link(self, direction: str) -> None:
+        await self.supervise_proxy()
         assert self._proxy is not None
         link = self._link_of(direction)
         forward, backward = self._faults_on(link.forward), self._faults_on(link.backward)
@@ -307,16 +309,18 @@ class RealWorld:
 
     async def supervise_proxy(self) -> None:
         """Bring a dead proxy back on the same ports with the same snapshots, and say so."""
-        if self._proxy is None or self._proxy.alive():
-            return
-        await asyncio.to_thread(self._proxy.restart)
-        self._note_proxy("restart")
+        async with self._proxy_lock:
+            if self._proxy is None or self._proxy.alive():
+                return
+            await asyncio.to_thread(self._proxy.restart)
+            self._note_proxy("restart")
 
     async def link_stats(self) -> dict[str, Any]:
         """The proxy's counters by link."""
         return dict(msgspec.to_builtins(await self._stats())) if self._proxy is not None else {}
 
     async def _stats(self) -> dict[str, LinkStats]:
+        await self.supervise_proxy()
         assert self._proxy is not None, "the plan reader lets no fault on links pass where the target has none"
         return await asyncio.to_thread(self._proxy.stats)
 

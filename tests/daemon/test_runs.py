@@ -161,6 +161,35 @@ def test_a_daemon_that_cannot_start_ends_with_6_and_names_its_log(tmp_path: Path
     assert "no daemon today" in log.read_text()
 
 
+def test_a_replay_command_may_name_what_lies_beside_the_target_file(tmp_path: Path) -> None:
+    line = '{"fragment": 0, "version": 1, "digest": "abc"}'
+    (tmp_path / "replay.py").write_text(f"import sys; print({line!r}) if sys.argv[1:] == ['1'] else sys.exit(3)")
+    text = TARGET.read_text().replace("{here}", str(TARGET.parent))
+    replay = 'done = "counter"\nreplay = ["{python}", "{here}/replay.py", "{seed}"]'
+    (tmp_path / "target.toml").write_text(text.replace('done = "counter"', replay))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(plan_text(PAUSE, target=tmp_path / "target.toml", name="replayed"))
+    run = start_run(plan, tmp_path / "reports", "replayed", rounds=120)
+    _, output = run.end()
+    kinds = [record.kind for record in run.journal()]
+    assert kinds.count("replay") == 1, output
+    assert "replay-failed" not in kinds
+
+
+def test_a_plan_that_was_changed_during_the_control_run_is_not_injected(tmp_path: Path) -> None:
+    plan, reports = tmp_path / "plan.toml", tmp_path / "reports"
+    plan.write_text(plan_text(PAUSE, name="changed"))
+    run = start_run(plan, reports, "changed", rounds=120)
+    # The control's own folder is there once its daemon has been told which plan was validated.
+    control = ToyRun(run.runner, reports / "control", "toy")
+    control.wait_for(lambda seen: any(record["kind"] == "phase" and record["phase"] == "chaos" for record in seen))
+    plan.write_text(plan_text(PAUSE.replace("worker-0", "worker-2"), name="changed"))
+    code, output = run.end()
+    assert code == ExitCode.INTERNAL, output
+    assert "changed since the run began" in (run.run_dir / "logs" / "daemon.log").read_text()
+    assert not (run.run_dir / "journal.jsonl").exists()
+
+
 def test_an_interrupt_before_the_daemon_listens_is_not_lost(start: Start) -> None:
     run = start(KILL_LATE, rounds=5000)
     run.wait_for_folder()

@@ -71,6 +71,11 @@ def kill_the_done_role(run: ToyRun) -> None:
     os.kill(run.pid_of("counter"), signal.SIGKILL)
 
 
+def kill_proxy_then_interrupt(run: ToyRun) -> None:
+    os.kill(run.pid_of("proxy"), signal.SIGKILL)
+    interrupt_runner(run)
+
+
 def interrupt_runner(run: ToyRun) -> None:
     run.runner.send_signal(signal.SIGINT)
 
@@ -86,6 +91,7 @@ def terminate_runner(run: ToyRun) -> None:
 
 ENDS: list[tuple[Callable[[ToyRun], None], ExitCode | None]] = [
     (interrupt_runner, ExitCode.INTERRUPTED),
+    (kill_proxy_then_interrupt, ExitCode.INTERRUPTED),
     (interrupt_runner_twice, ExitCode.INTERRUPTED),
     (terminate_runner, ExitCode.INTERRUPTED),
     (kill_runner, None),
