@@ -58,12 +58,6 @@ class PreflightError(ChaoskitError):
     exit_code = ExitCode.INCONCLUSIVE
 
 
-class TargetDiedError(ChaoskitError):
-    """A role of the target ended outside any fault."""
-
-    exit_code = ExitCode.TARGET_DIED
-
-
 class JournalError(ChaoskitError):
     """A journal cannot be read: wrong format version, or damaged before its last line."""
 

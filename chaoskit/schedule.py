@@ -81,16 +81,6 @@ def allowed(plan: Plan, injection: Injection, down: Iterable[str]) -> str | None
     return None
 
 
-def next_wake_s(plan: Plan, moment: Moment) -> float | None:
-    """Seconds until the next trigger by time comes, 0 if one is due now; None if no such trigger is left."""
-    waits_s = [
-        max(0.0, injection.fault.at.after_s - moment.elapsed_s)
-        for injection in injections(plan)
-        if injection.id not in moment.started and isinstance(injection.fault.at, TimeTrigger)
-    ]
-    return min(waits_s, default=None)
-
-
 def _has_come(fault: FaultSpec, moment: Moment) -> bool:
     match fault.at:
         case TimeTrigger(after_s=after_s):

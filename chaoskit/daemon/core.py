@@ -55,7 +55,7 @@ class RunEndedError(Exception):
 class Daemon:
     """One run. `await Daemon(...).run()` returns once everything is undone and stopped."""
 
-    def __init__(self, run_dir: Path, plan: Plan, target: Target, spec: RunSpec) -> None:
+    def __init__(self, run_dir: Path, plan: Plan, target: Target, spec: RunSpec, guardian_pid: int) -> None:
         self._run_dir = run_dir
         self._plan = plan
         self._target = target
@@ -67,7 +67,7 @@ class Daemon:
         self._injections = injections(plan) if spec.with_faults else ()
         self._phase = ""
         self._round = 0
-        self._target_stopping = False
+        self._guardian_pid = guardian_pid
         self._end: RunEndedError | None = None
         self._deadline = time.monotonic() + plan.run.deadline_s
         self._proxy_checked_t = 0.0
@@ -219,8 +219,8 @@ class Daemon:
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
-        for role, record in self._world.poll_tapes():
-            self._observe(role, record)
+        for _, record in self._world.poll_tapes():
+            self._observe(record)
         now = time.monotonic()
         if now > self._proxy_checked_t + PROXY_CHECK_INTERVAL_S:
             self._proxy_checked_t = now
@@ -232,11 +232,9 @@ class Daemon:
         if self._end is not None:
             raise self._end
 
-    def _observe(self, role: str, record: dict[str, Any]) -> None:
+    def _observe(self, record: dict[str, Any]) -> None:
         if record["kind"] == "round":
             self._round = max(self._round, int(record["round"]))
-        elif record["kind"] == "stop" and role == self._target.done_role:
-            self._target_stopping = True
 
     def _target_done(self) -> bool:
         end = self._world.exit_of(self._target.done_role)
@@ -293,12 +291,7 @@ class Daemon:
             self._ledger.write("spawn", role="proxy", pid=fields["pid"], start_time=fields["start_time"])
 
     def _write_opening(self) -> None:
-        owners = []
-        for pid in (os.getpid(), os.getppid()):
-            stat = process_stat(pid)
-            if stat is not None:
-                owners.append({"pid": pid, "start_time": stat.start_time})
-        self._ledger.write("open", owners=owners)
+        self._ledger.write("open", owners=owners(self._guardian_pid))
         self._journal.append(
             "journal",
             format=FORMAT,
@@ -336,12 +329,22 @@ class Daemon:
         return {}
 
 
+def owners(guardian_pid: int) -> list[dict[str, int]]:
+    """Who may be ended with this run: this process and its guardian.
+
+    Recovery kills owners that hang. A parent that is not the guardian adopted us after its death: a stranger.
+    """
+    pids = [os.getpid(), *([guardian_pid] if os.getppid() == guardian_pid else [])]
+    stats = {pid: process_stat(pid) for pid in pids}
+    return [{"pid": pid, "start_time": stat.start_time} for pid, stat in stats.items() if stat is not None]
+
+
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "(empty)"
 
 
-async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int) -> None:
+async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int, guardian_pid: int) -> None:
     loop = asyncio.get_running_loop()
     beating = asyncio.create_task(_beat(heartbeat_fd))
     spec = read_spec(run_dir)
@@ -349,7 +352,7 @@ async def _main(run_dir: Path, life_fd: int, heartbeat_fd: int, guardian_fd: int
     target = read_target(plan.target)
     if plan.source_sha != spec.plan_sha:
         raise PlanError(f"{spec.plan}: changed since the run began; expected the file that was validated; start again")
-    daemon = Daemon(run_dir, plan, target, spec)
+    daemon = Daemon(run_dir, plan, target, spec, guardian_pid)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, daemon.interrupt, f"{signal.Signals(number).name} to the daemon")
     loop.add_reader(life_fd, _at_end_of_file, loop, life_fd, daemon.runner_died)
@@ -380,8 +383,17 @@ def main() -> None:
     parser.add_argument("--life-fd", type=int, required=True)
     parser.add_argument("--heartbeat-fd", type=int, required=True)
     parser.add_argument("--guardian-fd", type=int, required=True)
+    parser.add_argument("--guardian-pid", type=int, required=True)
     arguments = parser.parse_args()
-    asyncio.run(_main(arguments.run, arguments.life_fd, arguments.heartbeat_fd, arguments.guardian_fd))
+    asyncio.run(
+        _main(
+            arguments.run,
+            arguments.life_fd,
+            arguments.heartbeat_fd,
+            arguments.guardian_fd,
+            arguments.guardian_pid,
+        )
+    )
 
 
 if __name__ == "__main__":

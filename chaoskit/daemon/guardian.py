@@ -52,6 +52,7 @@ class Guardian:
             [
                 *(sys.executable, "-P", "-m", "chaoskit.daemon.core", str(run_dir)),
                 *("--life-fd", str(life_fd), "--heartbeat-fd", str(heartbeat_in), "--guardian-fd", str(guardian_out)),
+                *("--guardian-pid", str(os.getpid())),
             ],
             pass_fds=(life_fd, heartbeat_in, guardian_out),
             stdin=subprocess.DEVNULL,

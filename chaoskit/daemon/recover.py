@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +16,7 @@ from chaoskit.daemon.ledger import LEDGER, Ledger, LedgerState, read_ledger
 from chaoskit.daemon.spec import SPEC
 from chaoskit.errors import JournalError, UsageError
 from chaoskit.journal import AppendLog
-from chaoskit.world.process import is_alive, kill_exactly, marked_processes
-
-GONE_DEADLINE_S = 3.0
-"""How long killed processes may take to go. A torch process with much memory takes 0.14 s."""
-GONE_POLL_S = 0.01
-ROUNDS_MAX = 5
-"""A process may be forked while we look; so we look again, so many times at most."""
+from chaoskit.world.process import is_alive, kill_until_gone, marked_processes
 
 
 @dataclass(frozen=True)
@@ -69,9 +62,8 @@ def end_run(run_dir: Path, by: str) -> Recovery:
         # Kept for whoever wants to look; a new one takes its place, so that the next recovery can come to a clean end.
         with contextlib.suppress(FileNotFoundError):
             (run_dir / LEDGER).rename(run_dir / f"{LEDGER}.damaged")
-    killed = _kill_until_none(run_dir, state)
-    left = [f"{name} (pid {pid}) is still alive" for name, pid, _ in _living(run_dir, state)]
-    unproved = (*damage, *left)
+    killed, left = kill_until_gone(lambda: _living(run_dir, state))
+    unproved = (*damage, *(f"{name} is still alive" for name in left))
     _write_end(run_dir, state, unproved, by, killed)
     return Recovery(run_dir, tuple(killed), tuple(state.open_injections), unproved)
 
@@ -105,30 +97,6 @@ def _living(run_dir: Path, state: LedgerState) -> list[tuple[str, int, int]]:
     known = {pid for _, pid, _ in listed}
     strays = [("marked process", pid, start) for pid, start in marked_processes(run_dir) if pid not in known]
     return listed + strays
-
-
-def _kill_until_none(run_dir: Path, state: LedgerState) -> list[str]:
-    killed = []
-    for _ in range(ROUNDS_MAX):
-        living = _living(run_dir, state)
-        if not living:
-            break
-        for name, pid, start_time in living:
-            kill_exactly(pid, start_time)
-            killed.append(f"{name} (pid {pid})")
-        deadline = time.monotonic() + GONE_DEADLINE_S
-        while time.monotonic() < deadline and any(is_alive(pid, start) for _, pid, start in living):
-            _reap_children()
-            time.sleep(GONE_POLL_S)
-    _reap_children()
-    return killed
-
-
-def _reap_children() -> None:
-    """Reap what became our child (the guardian adopts orphans): a zombie would look like a leftover to others."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _write_end(run_dir: Path, state: LedgerState, unproved: tuple[str, ...], by: str, killed: list[str]) -> None:

@@ -101,10 +101,10 @@ def phase_window(history: History, phase: str) -> tuple[float, float] | None:
 
 
 def step_times(history: History) -> dict[str, list[list[float]]]:
-    """Learner -> for each of its incarnations the times of its steps."""
+    """Learner -> for each of its incarnations the times of its steps; a tape without incarnations has one run."""
     runs: dict[str, dict[int, list[float]]] = {}
     for record in history.of("step"):
-        runs.setdefault(record.node, {}).setdefault(record["incarnation"], []).append(record.t)
+        runs.setdefault(record.node, {}).setdefault(record.get("incarnation", 0), []).append(record.t)
     return {learner: list(by_incarnation.values()) for learner, by_incarnation in sorted(runs.items())}
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,9 @@ RUN_MARK = "CHAOSKIT_RUN"
 """Environment variable that every process of a run carries, its run folder as value. By it `recover` finds strays."""
 
 
-MARKED_DEADLINE_S = 2.0
-MARKED_POLL_S = 0.01
+GONE_DEADLINE_S = 3.0
+"""How long killed processes may take to go. A torch process with much memory takes 0.14 s."""
+GONE_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,23 @@ def kill_exactly(pid: int, start_time: int) -> None:
         os.close(handle)
 
 
-def kill_marked(run_dir: Path) -> list[int]:
-    """SIGKILL every process that carries the run's mark; the pids of those still there at the deadline."""
-    deadline = time.monotonic() + MARKED_DEADLINE_S
-    while (living := marked_processes(run_dir)) and time.monotonic() < deadline:
-        for pid, start_time in living:
+def kill_until_gone(living: Callable[[], Sequence[tuple[str, int, int]]]) -> tuple[list[str], list[str]]:
+    """SIGKILL what `living` finds (name, pid, start time) until it finds nothing: (killed, left at the deadline).
+
+    It is asked again each time, for a process may fork while we look. Our own dead children are reaped meanwhile, the
+    adopted ones as well: a zombie would look like a leftover to others.
+    """
+    killed: dict[tuple[int, int], str] = {}
+    deadline = time.monotonic() + GONE_DEADLINE_S
+    while (found := living()) and time.monotonic() < deadline:
+        for name, pid, start_time in found:
             kill_exactly(pid, start_time)
-        time.sleep(MARKED_POLL_S)
-    return [pid for pid, _ in living]
+            killed[pid, start_time] = f"{name} (pid {pid})"
+        time.sleep(GONE_POLL_S)
+        for _, pid, _ in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+    return list(killed.values()), [f"{name} (pid {pid})" for name, pid, _ in found]
 
 
 def marked_processes(run_dir: Path) -> list[tuple[int, int]]:

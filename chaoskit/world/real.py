@@ -30,7 +30,7 @@ from chaoskit.links.control import LinkAddress, Proxy
 from chaoskit.links.counters import LinkStats
 from chaoskit.links.settings import LinkFault, decode_faults
 from chaoskit.plan import Link, Role, Target
-from chaoskit.world.process import RUN_MARK, RoleProcess, kill_marked, process_stat
+from chaoskit.world.process import RUN_MARK, RoleProcess, kill_until_gone, marked_processes, process_stat
 
 STOP_GRACE_S = 2.0
 """What a role gets between its stop signal and SIGKILL when the run is torn down."""
@@ -117,8 +117,11 @@ class RealWorld:
             if self._proxy.alive():
                 residue.append(f"proxy (pid {self._proxy.pid}) is still alive")
         # What a role started in a session of its own is in no group of ours; it carries the run's mark all the same.
-        strays = await asyncio.to_thread(kill_marked, self.run_dir)
-        return residue + [f"a process that a role had started (pid {pid}) is still alive" for pid in strays]
+        _, left = await asyncio.to_thread(kill_until_gone, self._strays)
+        return residue + [f"{stray} is still alive" for stray in left]
+
+    def _strays(self) -> list[tuple[str, int, int]]:
+        return [("a process that a role had started", *found) for found in marked_processes(self.run_dir)]
 
     async def _wait_exits(self, started: list[_Started], deadline_s: float) -> None:
         if started:

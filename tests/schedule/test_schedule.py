@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaoskit.plan import At, FaultSpec, Limits, Plan, RoundTrigger, RunSettings, TimeTrigger
-from chaoskit.schedule import Injection, Moment, allowed, due, injections, next_wake_s
+from chaoskit.schedule import Injection, Moment, allowed, due, injections
 
 ROLES = ("syncer", "learner-0", "learner-1", "learner-2")
 
@@ -112,21 +112,6 @@ def test_what_is_due_comes_in_plan_order_and_nothing_twice(
     found = due(plan, moment)
     assert found == due(plan, moment)
     assert list(found) == [one for one in every if one.id not in started and has_come(one.fault.at, moment)]
-
-
-@given(plan=PLANS, elapsed_s=st.floats(0, 120))
-def test_sleeping_until_the_next_wake_misses_no_trigger_by_time(plan: Plan, elapsed_s: float) -> None:
-    started = frozenset(one.id for one in due(plan, Moment(elapsed_s)))
-    moment = Moment(elapsed_s, started=started)
-    wait_s = next_wake_s(plan, moment)
-    left = [one.fault.at for one in injections(plan) if one.id not in started]
-    times_s = [at.after_s for at in left if isinstance(at, TimeTrigger)]
-    if wait_s is None:
-        assert not times_s
-    else:
-        assert wait_s == min(times_s) - elapsed_s
-        early_s = elapsed_s + wait_s / 2
-        assert early_s >= min(times_s) or not due(plan, replace(moment, elapsed_s=early_s))
 
 
 def test_an_injection_says_what_the_plan_says() -> None:
