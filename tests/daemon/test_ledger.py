@@ -122,8 +122,12 @@ def test_a_stopped_daemon_is_ended_with_its_run(tmp_path: Path) -> None:
         ledger.write("open", owners=[{"pid": daemon.pid, "start_time": stat.start_time}])
         ledger.close()
         (tmp_path / "run.json").write_text("{}")
-        assert recover(tmp_path).unproved == ()
-        assert not is_alive(daemon.pid, stat.start_time)
+        try:
+            assert recover(tmp_path).unproved == ()
+            assert not is_alive(daemon.pid, stat.start_time)
+        finally:
+            # A stopped child is waited for when the block is left: a failure here must not hang.
+            daemon.kill()
 
 
 def test_a_kill_needs_the_right_start_time() -> None:
